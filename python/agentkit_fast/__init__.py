@@ -1,0 +1,119 @@
+"""Agents on language models, above all local ones: the tool-call loop, shaping, guards and stores.
+
+Names are loaded when first used, so that importing the package costs little and pulls in no partner
+(llama.cpp, numpy, an HTTP client) that is not needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentkit_fast.entries import (
+        Compaction,
+        CompactionInfo,
+        Entry,
+        EntryKind,
+        EntryUsage,
+        new_id,
+    )
+    from agentkit_fast.errors import (
+        AgentkitError,
+        CompactionFailed,
+        ContextOverflow,
+        ContextTruncated,
+        EmptyReply,
+        ExtractionError,
+        HeredocError,
+        InputTooLarge,
+        LimitExceeded,
+        MaxTurnsError,
+        ModelLoadError,
+        RepetitionError,
+        RetryBudgetExhausted,
+        RunnerError,
+        SessionBusy,
+        SessionClosed,
+        StoreError,
+        StreamInterrupted,
+        ToolLoopError,
+        TruncatedToolCall,
+        UnsupportedTokenizer,
+    )
+    from agentkit_fast.messages import (
+        ChatOptions,
+        ContentPart,
+        Message,
+        StreamChunk,
+        ToolCall,
+        ToolDef,
+        Usage,
+        image_data,
+        image_part,
+        text_part,
+    )
+    from agentkit_fast.protocols import RunnerProfile
+    from agentkit_fast.tokens import CharsByFour, budget
+
+# Where each public name lives. One line a module, so that two changes rarely touch the same line.
+_HOMES: dict[str, tuple[str, ...]] = {
+    "entries": ("Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "new_id"),
+    "errors": (
+        "AgentkitError",
+        "CompactionFailed",
+        "ContextOverflow",
+        "ContextTruncated",
+        "EmptyReply",
+        "ExtractionError",
+        "HeredocError",
+        "InputTooLarge",
+        "LimitExceeded",
+        "MaxTurnsError",
+        "ModelLoadError",
+        "RepetitionError",
+        "RetryBudgetExhausted",
+        "RunnerError",
+        "SessionBusy",
+        "SessionClosed",
+        "StoreError",
+        "StreamInterrupted",
+        "ToolLoopError",
+        "TruncatedToolCall",
+        "UnsupportedTokenizer",
+    ),
+    "messages": (
+        "ChatOptions",
+        "ContentPart",
+        "Message",
+        "StreamChunk",
+        "ToolCall",
+        "ToolDef",
+        "Usage",
+        "image_data",
+        "image_part",
+        "text_part",
+    ),
+    "protocols": ("RunnerProfile",),
+    "tokens": ("CharsByFour", "budget"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from agentkit_fast import _core
+
+        return _core.__version__
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,20 @@
+"""Repair of text that UTF-8 cannot hold."""
+
+from __future__ import annotations
+
+__all__ = ["repair_text"]
+
+
+def repair_text(text: str) -> str:
+    """`text` itself, or a copy with surrogate pairs joined and each lone surrogate as one U+FFFD.
+
+    A `str` may hold surrogates (from `os.fsdecode`, or from JSON cut inside an escape); one of them
+    in a history makes every later request fail to encode, so text is repaired once, where it enters.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

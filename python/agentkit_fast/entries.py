@@ -1,0 +1,100 @@
+"""Durable records: what a store keeps and the shaper reasons over.
+
+An *entry* is a record of the conversation; a *message* (`agentkit_fast.messages`) is what goes over the
+wire. Hosts map their own rows onto entries and back.
+"""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+
+import msgspec
+
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.messages import ContentPart
+
+__all__ = ["Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "new_id"]
+
+
+class EntryKind(StrEnum):
+    """What an entry records. A kind that is none of these is rendered as a notification."""
+
+    user = "user"
+    assistant = "assistant"
+    tool_call = "tool_call"
+    tool_result = "tool_result"
+    compaction = "compaction"
+    notification = "notification"
+
+
+class EntryUsage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What the round-trip that produced an assistant entry cost (tokens, milliseconds)."""
+
+    latency_ms: int = 0
+    cached: int = 0
+    processed: int = 0
+    generated: int = 0
+
+
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One durable record of a conversation.
+
+    `created_at` is in nanoseconds and orders the history (then `id`). `parts` is the multimodal content of
+    a user entry: rendered instead of `content`, which stays the text that stubs and summaries show.
+    `reasoning` is what a reasoning model thought before an assistant entry. `tag` labels a notification.
+    `origin` is opaque to us and handed back in `Compaction.subsumes`. `usage` is `None` when the provider
+    reported nothing.
+
+    Lone surrogates in any text field are repaired on construction.
+    """
+
+    id: str = ""
+    kind: str
+    content: str = ""
+    parts: tuple[ContentPart, ...] = ()
+    reasoning: str = ""
+    tool_call_id: str = ""
+    tool_name: str = ""
+    tag: str = ""
+    origin: str = ""
+    usage: EntryUsage | None = None
+    created_at: int = 0
+
+    def __post_init__(self) -> None:
+        # `isascii` is one flag test, so the common entry pays six of them and no call.
+        if not (
+            self.content.isascii()
+            and self.reasoning.isascii()
+            and self.tool_name.isascii()
+            and self.tool_call_id.isascii()
+            and self.tag.isascii()
+            and self.id.isascii()
+        ):
+            self.content = repair_text(self.content)
+            self.reasoning = repair_text(self.reasoning)
+            self.tool_name = repair_text(self.tool_name)
+            self.tool_call_id = repair_text(self.tool_call_id)
+            self.tag = repair_text(self.tag)
+            self.id = repair_text(self.id)
+
+
+class Compaction(msgspec.Struct, kw_only=True):
+    """What a store writes in one transaction: the `marker`, and the entries it `subsumes`."""
+
+    marker: Entry
+    subsumes: list[Entry]
+
+
+class CompactionInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """A fold that happened: its summary, how many entries it covers, window tokens before and after."""
+
+    summary: str
+    subsumed_count: int
+    tokens_before: int
+    tokens_after: int
+
+
+def new_id() -> str:
+    """A random UUID (version 4) in canonical form."""
+    return str(uuid.uuid4())

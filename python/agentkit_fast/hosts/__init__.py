@@ -1,0 +1,1 @@
+"""Adapters for other frameworks. Each imports its framework only when used."""

@@ -1,0 +1,1 @@
+"""Runners: what talks to a model."""
