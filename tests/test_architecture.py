@@ -82,6 +82,13 @@ def test_direction(name: str) -> None:
             assert any(below(name, home) for home in homes), f"{name} must not import {partner}"
 
 
+def test_rust_core_knows_nothing_of_python() -> None:
+    manifest = Path(__file__).resolve().parent.parent / "rust" / "core" / "Cargo.toml"
+    if not manifest.exists():
+        pytest.skip("not a source checkout")
+    assert "pyo3" not in manifest.read_text(encoding="utf-8")
+
+
 def test_importing_the_package_loads_no_partner() -> None:
     script = (
         "import sys, agentkit_fast\n"

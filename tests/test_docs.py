@@ -1,0 +1,39 @@
+"""Every ```python fence in the README and the docs runs, offline, in an empty folder.
+
+A page is one program: its fences run in order in one namespace. A fence opened with ```python no-run (or in
+another language) is not run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"^```python *(?P<flags>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def fences(page: Path) -> list[tuple[int, str]]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, match.start("code")), match["code"])
+        for match in FENCE.finditer(text)
+        if "no-run" not in match["flags"]
+    ]
+
+
+WITH_CODE = [page for page in PAGES if fences(page)]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=[str(page.relative_to(ROOT)) for page in WITH_CODE])
+def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "LocalRunner" in page.read_text(encoding="utf-8"):
+        pytest.importorskip("llama_cpp")
+    namespace: dict[str, object] = {"__name__": "__docs__"}
+    for line, code in fences(page):
+        # Line numbers in a traceback are those of the page.
+        exec(compile("\n" * line + code, str(page), "exec"), namespace)
