@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# maturin looks for zig as a module of the `python3` it finds first.
+export PATH := $(abspath $(BIN)):$(PATH)
 # Sources of the extension: when one changes, it is built anew.
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 

@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo ">> sdist"
-"$bin/maturin" sdist --quiet --manifest-path "$root/rust/py/Cargo.toml" --out "$work/sdist"
+"$bin/maturin" sdist --manifest-path "$root/rust/py/Cargo.toml" --out "$work/sdist"
 echo ">> wheel from the sdist"
 mkdir "$work/src" && tar -xzf "$work"/sdist/*.tar.gz -C "$work/src" --strip-components 1
 (cd "$work/src" && CARGO_TARGET_DIR="$root/target" "$bin/maturin" build --quiet --profile dist --zig \
@@ -20,7 +20,7 @@ echo ">> clean environment"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$work"/wheels/*.whl
 echo ">> the plain install imports and its command runs"
-(cd "$work" && venv/bin/python -c 'import agentkit_fast as a; print(a.__version__); [getattr(a, n) for n in a.__all__]')
+(cd "$work" && venv/bin/python -c 'import agentkit_fast as a; print(a.__version__); all(getattr(a, n) is not None for n in a.__all__)')
 echo ">> tests against the installed wheel"
 mkdir "$work/run" && cp -r "$work/src/tests" "$work/run/tests" && cp "$work/src/pyproject.toml" "$work/run/"
 (cd "$work/run" && PIP_DISABLE_PIP_VERSION_CHECK=1 "$work/venv/bin/python" -m pip install --quiet --group test \
