@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Entry,
         EntryKind,
         EntryUsage,
+        PendingNotice,
         new_id,
     )
     from agentkit_fast.errors import (
@@ -54,11 +55,21 @@ if TYPE_CHECKING:
         text_part,
     )
     from agentkit_fast.protocols import RunnerProfile
+    from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
+    from agentkit_fast.stores import MemoryStore
     from agentkit_fast.tokens import CharsByFour, budget
 
 # Where each public name lives. One line a module, so that two changes rarely touch the same line.
 _HOMES: dict[str, tuple[str, ...]] = {
-    "entries": ("Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "new_id"),
+    "entries": (
+        "Compaction",
+        "CompactionInfo",
+        "Entry",
+        "EntryKind",
+        "EntryUsage",
+        "PendingNotice",
+        "new_id",
+    ),
     "errors": (
         "AgentkitError",
         "CompactionFailed",
@@ -95,6 +106,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "text_part",
     ),
     "protocols": ("RunnerProfile",),
+    "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
+    "stores": ("MemoryStore",),
     "tokens": ("CharsByFour", "budget"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -14,7 +14,7 @@ import msgspec
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.messages import ContentPart
 
-__all__ = ["Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "new_id"]
+__all__ = ["Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "PendingNotice", "new_id"]
 
 
 class EntryKind(StrEnum):
@@ -93,6 +93,15 @@ class CompactionInfo(msgspec.Struct, kw_only=True, frozen=True):
     subsumed_count: int
     tokens_before: int
     tokens_after: int
+
+
+class PendingNotice(msgspec.Struct, kw_only=True, frozen=True):
+    """A keyed notice the model has not answered after. `claimed`: it is in the context already."""
+
+    group_by: str
+    key: str
+    entry_id: str = ""
+    claimed: bool = False
 
 
 def new_id() -> str:
