@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
     from agentkit_fast.stores import MemoryStore
     from agentkit_fast.tokens import CharsByFour, budget
+    from agentkit_fast.tracing import ConsoleTracer, OTelTracer
 
 # Where each public name lives. One line a module, so that two changes rarely touch the same line.
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -109,6 +110,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
     "stores": ("MemoryStore",),
     "tokens": ("CharsByFour", "budget"),
+    "tracing": ("ConsoleTracer", "OTelTracer"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
