@@ -3,6 +3,7 @@
 
 use pyo3::prelude::*;
 
+mod gguf;
 mod text_arg;
 mod tokens;
 
@@ -10,6 +11,8 @@ mod tokens;
 mod _core {
     use super::*;
 
+    #[pymodule_export]
+    use crate::gguf::GgufHeader;
     #[pymodule_export]
     use crate::text_arg::repair_surrogates;
     #[pymodule_export]

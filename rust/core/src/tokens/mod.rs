@@ -1,5 +1,7 @@
 //! Counting tokens: the estimate that needs no vocabulary, and (in submodules) exact tokenizers.
 
+pub mod gguf;
+
 /// Tokens in `text` by the rule "four bytes a token, rounded up".
 ///
 /// Cheap and without a vocabulary; below the truth for code, digits and CJK.
