@@ -42,6 +42,14 @@ if TYPE_CHECKING:
         TruncatedToolCall,
         UnsupportedTokenizer,
     )
+    from agentkit_fast.lifting import (
+        ClearRequest,
+        LiftRequest,
+        is_resolved_truth,
+        parse_clear_request,
+        parse_lift_request,
+        pending_result,
+    )
     from agentkit_fast.messages import (
         ChatOptions,
         ContentPart,
@@ -58,6 +66,7 @@ if TYPE_CHECKING:
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
     from agentkit_fast.stores import MemoryStore
     from agentkit_fast.tokens import CharsByFour, budget
+    from agentkit_fast.tools import Tool, ToolSet, tool
     from agentkit_fast.tracing import ConsoleTracer, OTelTracer
 
 # Where each public name lives. One line a module, so that two changes rarely touch the same line.
@@ -106,11 +115,20 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "image_part",
         "text_part",
     ),
+    "lifting": (
+        "ClearRequest",
+        "LiftRequest",
+        "is_resolved_truth",
+        "parse_clear_request",
+        "parse_lift_request",
+        "pending_result",
+    ),
     "protocols": ("RunnerProfile",),
     "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
     "stores": ("MemoryStore",),
     "tokens": ("CharsByFour", "budget"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
+    "tools": ("Tool", "ToolSet", "tool"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
