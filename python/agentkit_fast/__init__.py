@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from agentkit_fast.protocols import RunnerProfile
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
+    from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.stores import MemoryStore
     from agentkit_fast.tokens import CharsByFour, budget
     from agentkit_fast.tools import Tool, ToolSet, tool
@@ -126,6 +127,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "protocols": ("RunnerProfile",),
     "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
     "stores": ("MemoryStore",),
+    "shaping": ("ShapePolicy", "Window", "plain_window"),
     "tokens": ("CharsByFour", "budget"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
     "tools": ("Tool", "ToolSet", "tool"),

@@ -1,7 +1,8 @@
 """The Rust core, as Python sees it. This stub is its documentation."""
 
 import os
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, Self, final
 
 DEBUG_BUILD: bool
 """True in an unoptimized build; benchmarks refuse it."""
@@ -47,3 +48,48 @@ def chars_by_four(text: str) -> int:
 
 def repair_surrogates(text: str) -> str:
     """`text` itself where it holds no surrogates; else pairs joined and each lone one as U+FFFD."""
+
+@final
+class Transcript:
+    """A session's history as units (what is shown, shortened or folded together), and its windows.
+
+    `options`: see `agentkit_fast.shaping.policy.core_options`. `count`: a counter's bound `count`, asked once
+    a text; `None` counts four bytes a token in Rust. After an exception the object is to be thrown away.
+    """
+
+    def __new__(cls, options: dict[str, Any], count: Callable[[str], int] | None = None) -> Self: ...
+    def taken(self) -> int:
+        """How many entries were taken in."""
+
+    def reset(self, reason: str) -> None:
+        """Forget the history (`"late"`, `"gone"` or another reason), to be given whole again."""
+
+    def ingest(self, entries: bytes) -> bool:
+        """Take in new entries (a MessagePack array of them). False: some sort before the end of what is
+        there, and nothing was taken in."""
+
+    def set_fixed(self, system: str, tools_tokens: int) -> None:
+        """The system prompt, and what the tools' schemas cost."""
+
+    def window(self) -> WindowHandle:
+        """The window as things stand."""
+
+@final
+class WindowHandle:
+    """What one build gave; it stays as it is while the transcript goes on."""
+
+    def __len__(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def stable_prefix(self) -> int: ...
+    @property
+    def prefix_tokens(self) -> int: ...
+    @property
+    def break_reason(self) -> str: ...
+    def message_json(self, index: int) -> bytes:
+        """One message, as wire JSON."""
+
+    def message_tokens(self, index: int) -> int: ...
+    def to_json(self) -> bytes:
+        """The `messages` array of a request."""

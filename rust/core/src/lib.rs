@@ -5,4 +5,5 @@
 //! point.
 #![forbid(unsafe_code)]
 
+pub mod shape;
 pub mod tokens;

@@ -4,6 +4,7 @@
 use pyo3::prelude::*;
 
 mod gguf;
+mod shape;
 mod text_arg;
 mod tokens;
 
@@ -13,6 +14,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::gguf::GgufHeader;
+    #[pymodule_export]
+    use crate::shape::{Transcript, WindowHandle};
     #[pymodule_export]
     use crate::text_arg::repair_surrogates;
     #[pymodule_export]

@@ -1,0 +1,13 @@
+"""From a session's entries to the messages of a request: always valid, always within budget.
+
+`Shaper` keeps a session's windows within its budget and its prompt cache alive; `shape_messages` does it
+for a plain list of OpenAI-format dicts; `plain_window` shows everything.
+"""
+
+from __future__ import annotations
+
+from agentkit_fast.shaping.plain import plain_window
+from agentkit_fast.shaping.policy import ShapePolicy
+from agentkit_fast.shaping.window import Window
+
+__all__ = ["ShapePolicy", "Window", "plain_window"]

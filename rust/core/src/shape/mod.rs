@@ -1,0 +1,11 @@
+//! Shaping: from a session's entries to the messages of a request.
+//!
+//! `record` reads entries, `unit` makes whole units of them and renders each, `wire` is the JSON and its
+//! count, `transcript` keeps a session's units and gives windows.
+
+pub mod options;
+pub mod record;
+pub mod seams;
+pub mod transcript;
+pub mod unit;
+pub mod wire;

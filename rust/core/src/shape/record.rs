@@ -1,0 +1,353 @@
+//! Entries as they come over the boundary: one MessagePack array of maps, read without copying a text.
+//!
+//! MessagePack because its strings carry their length: reading an entry is a handful of slices, where
+//! JSON would have to be scanned and unescaped, and attribute access costs a call a field.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What an entry records. Kinds of a host's own are notifications that show their name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    User,
+    Assistant,
+    Call,
+    Result,
+    Marker,
+    Notice,
+}
+
+/// One piece of multimodal content: text, or an image (with its URL).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    Text(Cow<'a, str>),
+    Image(Cow<'a, str>),
+}
+
+/// One durable record, borrowed from the bytes it came in.
+#[derive(Clone, Debug)]
+pub struct Record<'a> {
+    pub id: Cow<'a, str>,
+    pub kind: Kind,
+    pub content: Cow<'a, str>,
+    pub parts: Vec<Part<'a>>,
+    pub reasoning: Cow<'a, str>,
+    pub call_id: Cow<'a, str>,
+    pub tool_name: Cow<'a, str>,
+    pub tag: Cow<'a, str>,
+    pub created_at: i64,
+}
+
+impl Record<'_> {
+    /// The history's order: time, then a marker before what it does not cover, then id.
+    pub fn key(&self) -> (i64, bool, &str) {
+        (self.created_at, self.kind != Kind::Marker, &self.id)
+    }
+
+    pub fn into_owned(self) -> Record<'static> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        Record {
+            id: own(self.id),
+            kind: self.kind,
+            content: own(self.content),
+            parts: self
+                .parts
+                .into_iter()
+                .map(|part| match part {
+                    Part::Text(text) => Part::Text(own(text)),
+                    Part::Image(url) => Part::Image(own(url)),
+                })
+                .collect(),
+            reasoning: own(self.reasoning),
+            call_id: own(self.call_id),
+            tool_name: own(self.tool_name),
+            tag: own(self.tag),
+            created_at: self.created_at,
+        }
+    }
+}
+
+/// The bytes are not an array of entries.
+#[derive(Debug)]
+pub struct DecodeError(pub String);
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// All entries of a MessagePack array, in its order. Unknown fields are skipped, a missing or null field
+/// is empty, a number where text belongs is its decimal text.
+pub fn decode(bytes: &[u8]) -> Result<Vec<Record<'_>>, DecodeError> {
+    let mut reader = Reader { bytes, at: 0 };
+    let count = reader.array_len()?;
+    // A count in the input is not a size to trust: an entry takes at least one byte.
+    let mut records = Vec::with_capacity(count.min(bytes.len()));
+    for _ in 0..count {
+        records.push(reader.record()?);
+    }
+    Ok(records)
+}
+
+const MAX_DEPTH: usize = 64;
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+enum Value<'a> {
+    Nil,
+    Int(i64),
+    Text(Cow<'a, str>),
+    Array(usize),
+    Map(usize),
+    Other,
+}
+
+impl<'a> Reader<'a> {
+    fn error<T>(&self, what: &str) -> Result<T, DecodeError> {
+        Err(DecodeError(format!(
+            "entries could not be read at byte {}: {what}",
+            self.at
+        )))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        match self
+            .at
+            .checked_add(len)
+            .and_then(|end| self.bytes.get(self.at..end))
+        {
+            Some(slice) => {
+                self.at += len;
+                Ok(slice)
+            }
+            None => self.error("the bytes end too early"),
+        }
+    }
+
+    fn uint(&mut self, len: usize) -> Result<u64, DecodeError> {
+        Ok(self
+            .take(len)?
+            .iter()
+            .fold(0, |value, byte| (value << 8) | u64::from(*byte)))
+    }
+
+    fn text(&mut self, len: usize) -> Result<Value<'a>, DecodeError> {
+        Ok(Value::Text(String::from_utf8_lossy(self.take(len)?)))
+    }
+
+    fn value(&mut self) -> Result<Value<'a>, DecodeError> {
+        let tag = self.take(1)?[0];
+        match tag {
+            0x00..=0x7f => Ok(Value::Int(i64::from(tag))),
+            0x80..=0x8f => Ok(Value::Map(usize::from(tag & 0x0f))),
+            0x90..=0x9f => Ok(Value::Array(usize::from(tag & 0x0f))),
+            0xa0..=0xbf => self.text(usize::from(tag & 0x1f)),
+            0xc0 => Ok(Value::Nil),
+            0xc2 | 0xc3 => Ok(Value::Other),
+            0xc4..=0xc6 => {
+                let len = self.uint(1 << (tag - 0xc4))? as usize;
+                self.take(len)?;
+                Ok(Value::Other)
+            }
+            0xc7..=0xc9 => {
+                let len = self.uint(1 << (tag - 0xc7))? as usize;
+                self.take(len.saturating_add(1))?;
+                Ok(Value::Other)
+            }
+            0xca => self.take(4).map(|_| Value::Other),
+            0xcb => self.take(8).map(|_| Value::Other),
+            0xcc..=0xcf => {
+                let value = self.uint(1 << (tag - 0xcc))?;
+                Ok(Value::Int(i64::try_from(value).unwrap_or(i64::MAX)))
+            }
+            0xd0 => Ok(Value::Int(i64::from(self.uint(1)? as u8 as i8))),
+            0xd1 => Ok(Value::Int(i64::from(self.uint(2)? as u16 as i16))),
+            0xd2 => Ok(Value::Int(i64::from(self.uint(4)? as u32 as i32))),
+            0xd3 => Ok(Value::Int(self.uint(8)? as i64)),
+            0xd4..=0xd8 => {
+                self.take(1 + (1 << (tag - 0xd4)))?;
+                Ok(Value::Other)
+            }
+            0xd9 => {
+                let len = self.uint(1)? as usize;
+                self.text(len)
+            }
+            0xda => {
+                let len = self.uint(2)? as usize;
+                self.text(len)
+            }
+            0xdb => {
+                let len = self.uint(4)? as usize;
+                self.text(len)
+            }
+            0xdc => Ok(Value::Array(self.uint(2)? as usize)),
+            0xdd => Ok(Value::Array(self.uint(4)? as usize)),
+            0xde => Ok(Value::Map(self.uint(2)? as usize)),
+            0xdf => Ok(Value::Map(self.uint(4)? as usize)),
+            0xc1 | 0xe0..=0xff => {
+                if tag == 0xc1 {
+                    self.error("a byte that is no MessagePack")
+                } else {
+                    Ok(Value::Int(i64::from(tag as i8)))
+                }
+            }
+        }
+    }
+
+    fn skip(&mut self, depth: usize) -> Result<(), DecodeError> {
+        let value = self.value()?;
+        self.skip_rest(&value, depth)
+    }
+
+    /// Skips what `value` still holds.
+    fn skip_rest(&mut self, value: &Value<'a>, depth: usize) -> Result<(), DecodeError> {
+        let count = match value {
+            Value::Array(count) => *count,
+            Value::Map(count) => count.saturating_mul(2),
+            _ => return Ok(()),
+        };
+        if depth >= MAX_DEPTH {
+            return self.error("nested too deeply");
+        }
+        for _ in 0..count {
+            self.skip(depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn array_len(&mut self) -> Result<usize, DecodeError> {
+        match self.value()? {
+            Value::Array(count) => Ok(count),
+            _ => self.error("an array was expected"),
+        }
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
+        let value = self.value()?;
+        self.skip_rest(&value, 0)?;
+        Ok(match value {
+            Value::Text(text) => text,
+            Value::Int(number) => Cow::Owned(number.to_string()),
+            _ => Cow::Borrowed(""),
+        })
+    }
+
+    fn record(&mut self) -> Result<Record<'a>, DecodeError> {
+        let mut record = Record {
+            id: Cow::Borrowed(""),
+            kind: Kind::Notice,
+            content: Cow::Borrowed(""),
+            parts: Vec::new(),
+            reasoning: Cow::Borrowed(""),
+            call_id: Cow::Borrowed(""),
+            tool_name: Cow::Borrowed(""),
+            tag: Cow::Borrowed(""),
+            created_at: 0,
+        };
+        let mut kind = Cow::Borrowed("");
+        let Value::Map(fields) = self.value()? else {
+            return self.error("an entry was expected");
+        };
+        for _ in 0..fields {
+            let name = self.string()?;
+            match &*name {
+                "id" => record.id = self.string()?,
+                "kind" => kind = self.string()?,
+                "content" => record.content = self.string()?,
+                "parts" => record.parts = self.parts()?,
+                "reasoning" => record.reasoning = self.string()?,
+                "tool_call_id" => record.call_id = self.string()?,
+                "tool_name" => record.tool_name = self.string()?,
+                "tag" => record.tag = self.string()?,
+                "created_at" => match self.value()? {
+                    Value::Int(at) => record.created_at = at,
+                    other => self.skip_rest(&other, 0)?,
+                },
+                _ => self.skip(0)?,
+            }
+        }
+        record.kind = match &*kind {
+            "user" => Kind::User,
+            "assistant" => Kind::Assistant,
+            "tool_call" => Kind::Call,
+            "tool_result" => Kind::Result,
+            "compaction" => Kind::Marker,
+            _ => Kind::Notice,
+        };
+        if record.kind == Kind::Notice && record.tag.is_empty() {
+            record.tag = kind;
+        }
+        Ok(record)
+    }
+
+    fn parts(&mut self) -> Result<Vec<Part<'a>>, DecodeError> {
+        let value = self.value()?;
+        let Value::Array(count) = value else {
+            self.skip_rest(&value, 0)?;
+            return Ok(Vec::new());
+        };
+        let mut parts = Vec::with_capacity(count.min(16));
+        for _ in 0..count {
+            let value = self.value()?;
+            let Value::Map(fields) = value else {
+                self.skip_rest(&value, 0)?;
+                continue;
+            };
+            let (mut kind, mut text, mut url) =
+                (Cow::Borrowed(""), Cow::Borrowed(""), Cow::Borrowed(""));
+            for _ in 0..fields {
+                let name = self.string()?;
+                match &*name {
+                    "type" => kind = self.string()?,
+                    "text" => text = self.string()?,
+                    "url" => url = self.string()?,
+                    _ => self.skip(0)?,
+                }
+            }
+            parts.push(if kind == "text" {
+                Part::Text(text)
+            } else {
+                Part::Image(url)
+            });
+        }
+        Ok(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `[{"id":"a","kind":"odd","created_at":300,"x":[1,{"y":null}]}]`
+    const SAMPLE: &[u8] =
+        b"\x91\x84\xa2id\xa1a\xa4kind\xa3odd\xaacreated_at\xcd\x01\x2c\xa1x\x92\x01\x81\xa1y\xc0";
+
+    #[test]
+    fn reads_an_entry_and_skips_what_it_does_not_know() {
+        let records = decode(SAMPLE).expect("valid");
+        assert_eq!(records[0].id, "a");
+        assert_eq!(records[0].kind, Kind::Notice);
+        assert_eq!(records[0].tag, "odd");
+        assert_eq!(records[0].created_at, 300);
+    }
+
+    #[test]
+    fn every_cut_is_an_error_and_no_panic() {
+        for end in 0..SAMPLE.len() {
+            assert!(decode(&SAMPLE[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn depth_and_counts_are_bounded() {
+        let mut deep = b"\x91\x81\xa1x".to_vec();
+        deep.extend(std::iter::repeat_n(0x91, 100_000));
+        assert!(decode(&deep).is_err());
+        assert!(decode(b"\xdd\xff\xff\xff\xff").is_err());
+        assert!(decode(b"\x91\x81\xa2id\xdb\xff\xff\xff\xff").is_err());
+    }
+}

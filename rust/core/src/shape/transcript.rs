@@ -1,0 +1,442 @@
+//! A session's history as units, and the window made of it.
+//!
+//! Entries come in once. What they look like on the wire is written once, into a log that is only ever
+//! appended to, and counted once. A window is the log's length at that moment and the few messages that
+//! may still change, so that a build costs what is new and nothing else.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+
+use super::options::Options;
+use super::record::{Kind, Record};
+use super::unit::{Body, Context, Form, Level, Live, Meta, Unit, single};
+use super::wire::{Counter, Log, Messages, Role, Window, read};
+
+/// What became of new entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ingest {
+    Done,
+    /// Some sort before the end. Nothing was taken in: reset, and give the whole history again.
+    Late,
+}
+
+pub struct Transcript {
+    options: Options,
+    names: FxHashMap<Box<str>, usize>,
+    known: FxHashMap<Arc<str>, u64>,
+    used_call_ids: FxHashSet<Box<str>>,
+    taken: usize,
+    last_key: Option<(i64, bool, String)>,
+    units: Vec<Unit>,
+    live: Option<(usize, Live<'static>)>,
+    live_changed: bool,
+    last_user: Option<usize>,
+    log: Log,
+    /// Units before this one are in the log.
+    pushed: usize,
+    head: Arc<Messages>,
+    head_text: String,
+    tools_tokens: usize,
+    last_window: Option<Window>,
+    /// Why the next window may not extend the last one.
+    reasons: Vec<&'static str>,
+}
+
+impl Transcript {
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            names: FxHashMap::default(),
+            known: FxHashMap::default(),
+            used_call_ids: FxHashSet::default(),
+            taken: 0,
+            last_key: None,
+            units: Vec::new(),
+            live: None,
+            live_changed: false,
+            last_user: None,
+            log: Log::default(),
+            pushed: 0,
+            head: Arc::default(),
+            head_text: String::new(),
+            tools_tokens: 0,
+            last_window: None,
+            reasons: Vec::new(),
+        }
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// How many entries were taken in.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    pub fn knows(&self, id: &str) -> bool {
+        self.known.contains_key(id)
+    }
+
+    /// Forgets the history (but not the last window, against which the next one is compared).
+    pub fn reset(&mut self, reason: &'static str) {
+        self.known.clear();
+        self.used_call_ids.clear();
+        self.taken = 0;
+        self.last_key = None;
+        self.units.clear();
+        self.live = None;
+        self.last_user = None;
+        self.log = Log::default();
+        self.pushed = 0;
+        self.reasons.push(reason);
+    }
+
+    /// Takes new entries in. They may come in any order among themselves.
+    pub fn ingest(&mut self, counter: &dyn Counter, mut records: Vec<Record<'_>>) -> Ingest {
+        if !records.is_sorted_by(|a, b| a.key() <= b.key()) {
+            records.sort_by(|a, b| a.key().cmp(&b.key()));
+        }
+        let mut fresh = Vec::with_capacity(records.len());
+        for record in records {
+            // Hashed only where the id is there already: a second copy is no news.
+            let again = self
+                .known
+                .get(&*record.id)
+                .is_some_and(|print| *print == fingerprint(&record));
+            if !again {
+                fresh.push(record);
+            }
+        }
+        if let (Some(first), Some(last)) = (fresh.first(), &self.last_key)
+            && first.key() < (last.0, last.1, &last.2)
+        {
+            return Ingest::Late;
+        }
+        let mut live: Option<(usize, Live<'_>)> = self.live.take();
+        let options = self.options.clone();
+        let mut names = std::mem::take(&mut self.names);
+        let mut context = Context {
+            options: &options,
+            counter,
+            names: &mut names,
+        };
+        self.units.reserve(fresh.len() / 2);
+        for record in fresh {
+            let print = fingerprint(&record);
+            let id: Arc<str> = if record.id.is_empty() {
+                format!("@{}.{}", record.created_at, self.taken).into()
+            } else {
+                Arc::from(&*record.id)
+            };
+            if self.known.get(&id) == Some(&print) {
+                continue; // the same entry twice
+            }
+            self.known.insert(id.clone(), print);
+            self.taken += 1;
+            let key = record.key();
+            if self
+                .last_key
+                .as_ref()
+                .is_none_or(|last| (last.0, last.1, &*last.2) < key)
+            {
+                self.last_key = Some((key.0, key.1, key.2.to_owned()));
+            }
+            let meta = Meta {
+                id,
+                created_at: record.created_at,
+            };
+            match record.kind {
+                Kind::Assistant => {
+                    let joins = matches!(&live, Some((at, live))
+                        if *at + 1 == self.units.len() && !live.has_calls());
+                    if !joins {
+                        self.begin(&mut context, &mut live);
+                    }
+                    if let Some((_, live)) = &mut live {
+                        live.add_text(&context, record, meta);
+                        self.live_changed = true;
+                    }
+                }
+                Kind::Call => {
+                    let joins = matches!(&live, Some((at, live))
+                        if *at + 1 == self.units.len() && !live.has_results());
+                    if !joins {
+                        self.begin(&mut context, &mut live);
+                    }
+                    let call_id = self.unique_call_id(&record, &meta);
+                    if let Some((_, live)) = &mut live {
+                        live.add_call(&context, record, meta, call_id);
+                        self.live_changed = true;
+                    }
+                }
+                Kind::Result => {
+                    let left = match &mut live {
+                        Some((_, live)) => live.add_result(&context, record, meta),
+                        None => Some((record, meta)),
+                    };
+                    match left {
+                        None => {
+                            self.live_changed = true;
+                            if live.as_ref().is_some_and(|(_, live)| live.answered()) {
+                                self.finish(&mut context, live.take());
+                            }
+                        }
+                        Some((record, meta)) => {
+                            let unit = single(&mut context, &record, meta);
+                            self.units.push(unit);
+                        }
+                    }
+                }
+                Kind::User => {
+                    // What was thought before this message is left out from now on.
+                    let from = self.last_user.map_or(0, |at| at + 1);
+                    for unit in &mut self.units[from..] {
+                        if unit.reasoned.take().is_some() && unit.sent {
+                            self.reasons.push("reasoning of the last turn left out");
+                        }
+                    }
+                    self.last_user = Some(self.units.len());
+                    let unit = single(&mut context, &record, meta);
+                    self.units.push(unit);
+                }
+                Kind::Marker | Kind::Notice => {
+                    let unit = single(&mut context, &record, meta);
+                    self.units.push(unit);
+                }
+            }
+        }
+        self.live = live.map(|(at, live)| (at, live.into_owned()));
+        self.names = names;
+        Ingest::Done
+    }
+
+    /// Ends the live exchange and begins one at the end of the history.
+    fn begin<'a>(&mut self, context: &mut Context<'_>, live: &mut Option<(usize, Live<'a>)>) {
+        self.finish(context, live.take());
+        *live = Some((self.units.len(), Live::default()));
+        // Holds the place; rendered when the exchange is finished or a window is built.
+        self.units.push(Live::default().render(context));
+    }
+
+    fn finish(&mut self, context: &mut Context<'_>, live: Option<(usize, Live<'_>)>) {
+        if let Some((at, live)) = live {
+            self.place(at, live.render(context));
+        }
+    }
+
+    /// Puts a newly rendered exchange in its place. What was decided about it stays.
+    fn place(&mut self, at: usize, mut unit: Unit) {
+        let old = &self.units[at];
+        unit.level = old.level;
+        unit.sent = old.sent;
+        if self.last_user.is_some_and(|user| user > at) {
+            unit.reasoned = None;
+        }
+        self.units[at] = unit;
+    }
+
+    /// The call's own id, or one made from its entry's where that is empty or taken.
+    fn unique_call_id(&mut self, record: &Record<'_>, meta: &Meta) -> String {
+        let mut id = record.call_id.clone().into_owned();
+        let mut salt = 0u64;
+        while id.is_empty() || !self.used_call_ids.insert(id.as_str().into()) {
+            id = format!(
+                "call_{:016x}",
+                hash(&[meta.id.as_bytes(), &salt.to_le_bytes()])
+            );
+            salt += 1;
+        }
+        id
+    }
+
+    /// The system prompt and the cost of the tools' schemas.
+    pub fn set_fixed(&mut self, counter: &dyn Counter, system: &str, tools_tokens: usize) {
+        if system != self.head_text {
+            if self.last_window.is_some() {
+                self.reasons.push("system prompt changed");
+            }
+            self.head_text = system.to_owned();
+            let mut head = Messages::default();
+            if !system.is_empty() {
+                let options = self.options.clone();
+                let mut context = Context {
+                    options: &options,
+                    counter,
+                    names: &mut self.names,
+                };
+                head.open(Role::System);
+                head.text(system);
+                let tokens = context.count(system);
+                context.close(&mut head, Role::System, tokens);
+            }
+            self.head = Arc::new(head);
+        }
+        self.tools_tokens = tools_tokens;
+    }
+
+    /// The window as things stand, within budget or not.
+    pub fn window(&mut self, counter: &dyn Counter) -> Built {
+        self.render_live(counter);
+        let open_from = self.open_from();
+        {
+            let mut log = self
+                .log
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            for unit in &mut self.units[self.pushed.min(open_from)..open_from] {
+                push(&mut log, unit);
+            }
+        }
+        self.pushed = self.pushed.max(open_from);
+        let mut open = Messages::default();
+        for unit in &self.units[self.pushed..] {
+            if unit.level != Level::Out {
+                copy_form(&mut open, unit.form(), &self.log);
+            }
+        }
+        let sealed = read(&self.log).len();
+        let tokens =
+            self.tools_tokens + self.head.tokens() + read(&self.log).tokens() + open.tokens();
+        let window = Window {
+            head: self.head.clone(),
+            log: self.log.clone(),
+            sealed,
+            open: Arc::new(open),
+            tokens,
+        };
+        self.report(window)
+    }
+
+    fn report(&mut self, window: Window) -> Built {
+        let mut built = Built {
+            stable_prefix: 0,
+            prefix_tokens: 0,
+            break_reason: String::new(),
+            window: window.clone(),
+        };
+        if let Some(last) = &self.last_window {
+            let (prefix, tokens) = window.common_prefix(last);
+            built.stable_prefix = prefix;
+            built.prefix_tokens = tokens;
+            if prefix < last.len() {
+                self.reasons.dedup();
+                built.break_reason = if self.reasons.is_empty() {
+                    "the last exchange went on".to_owned()
+                } else {
+                    self.reasons.join("; ")
+                };
+            }
+        }
+        self.reasons.clear();
+        for unit in self.units.iter_mut().rev() {
+            if std::mem::replace(&mut unit.sent, true) {
+                break;
+            }
+        }
+        self.last_window = Some(window);
+        built
+    }
+
+    fn render_live(&mut self, counter: &dyn Counter) {
+        if !std::mem::take(&mut self.live_changed) {
+            if let Some((at, live)) = &self.live
+                && !live.has_calls()
+                && at + 1 < self.units.len()
+            {
+                self.live = None;
+            }
+            return;
+        }
+        if let Some((at, live)) = self.live.take() {
+            let options = self.options.clone();
+            let mut names = std::mem::take(&mut self.names);
+            let mut context = Context {
+                options: &options,
+                counter,
+                names: &mut names,
+            };
+            let unit = live.render(&mut context);
+            self.names = names;
+            self.place(at, unit);
+            // Text with something after it cannot grow any more.
+            if live.has_calls() || at + 1 == self.units.len() {
+                self.live = Some((at, live));
+            }
+        }
+    }
+
+    /// The first unit that may still change.
+    fn open_from(&self) -> usize {
+        let mut from = self.units.len();
+        if let Some((at, _)) = &self.live {
+            from = *at;
+        }
+        if self.options.reasoning {
+            let turn = self.last_user.map_or(0, |at| at + 1);
+            if let Some(at) =
+                (turn.max(self.pushed)..from).find(|at| self.units[*at].reasoned.is_some())
+            {
+                from = at;
+            }
+        }
+        from
+    }
+}
+
+/// A window and how it relates to the one before.
+pub struct Built {
+    pub window: Window,
+    /// Messages at the start that are those of the last window.
+    pub stable_prefix: usize,
+    pub prefix_tokens: usize,
+    /// Why the window does not extend the last one; empty when it does.
+    pub break_reason: String,
+}
+
+fn push(log: &mut Messages, unit: &mut Unit) {
+    if unit.level == Level::Out {
+        return;
+    }
+    let level = unit.level;
+    let form: &mut Form = match level {
+        Level::Full => &mut unit.full,
+        _ => match (&mut unit.bare, &mut unit.stub) {
+            (Some(bare), _) if level == Level::Bare => bare,
+            (_, Some(stub)) => stub,
+            _ => &mut unit.full,
+        },
+    };
+    if let Body::Own(messages) = &form.body {
+        let first = log.len();
+        log.append(messages);
+        form.body = Body::Log(first);
+    }
+}
+
+fn copy_form(out: &mut Messages, form: &Form, log: &Log) {
+    match &form.body {
+        Body::Own(messages) => out.append(messages),
+        Body::Log(first) => out.copy(&read(log), *first, form.count),
+    }
+}
+
+fn hash(parts: &[&[u8]]) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = FxHasher::default();
+    for part in parts {
+        hasher.write(part);
+        hasher.write_usize(part.len());
+    }
+    hasher.finish()
+}
+
+fn fingerprint(record: &Record<'_>) -> u64 {
+    hash(&[
+        record.content.as_bytes(),
+        &record.created_at.to_le_bytes(),
+        &[record.kind as u8],
+        record.call_id.as_bytes(),
+    ])
+}

@@ -1,0 +1,205 @@
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard};
+
+use agentkit_core::shape::options::Options;
+use agentkit_core::shape::record;
+use agentkit_core::shape::transcript::{Built, Ingest, Transcript as CoreTranscript};
+use agentkit_core::shape::wire::{CharsByFour, Counter};
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::text_arg::TextArg;
+
+/// A Python counter. The core cannot fail in the middle of a count, so an error is kept and raised after.
+struct PyCounter<'py> {
+    count: Bound<'py, PyAny>,
+    error: RefCell<Option<PyErr>>,
+}
+
+impl Counter for PyCounter<'_> {
+    fn count(&self, text: &str) -> usize {
+        if self.error.borrow().is_some() {
+            return 0;
+        }
+        match self
+            .count
+            .call1((text,))
+            .and_then(|tokens| tokens.extract::<usize>())
+        {
+            Ok(tokens) => tokens,
+            Err(error) => {
+                *self.error.borrow_mut() = Some(error);
+                0
+            }
+        }
+    }
+}
+
+/// A session's history as units, and the windows made of it.
+#[pyclass(frozen, module = "agentkit_fast._core")]
+pub struct Transcript {
+    inner: Mutex<CoreTranscript>,
+    /// The bound `count` of a counter; `None`: four bytes a token, counted here.
+    count: Option<Py<PyAny>>,
+}
+
+impl Transcript {
+    /// Waits for the lock without keeping other Python threads from running: its holder may be in a
+    /// Python counter and need the interpreter to get on.
+    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, CoreTranscript> {
+        self.inner
+            .lock_py_attached(py)
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn counting<T>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut CoreTranscript, &dyn Counter) -> T,
+    ) -> PyResult<T> {
+        let mut inner = self.lock(py);
+        let Some(count) = &self.count else {
+            return Ok(f(&mut inner, &CharsByFour));
+        };
+        let counter = PyCounter {
+            count: count.bind(py).clone(),
+            error: RefCell::new(None),
+        };
+        let value = f(&mut inner, &counter);
+        match counter.error.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(value),
+        }
+    }
+}
+
+fn get<'py, T>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    match options.get_item(name)? {
+        Some(value) => value
+            .extract::<T>()
+            .map_err(|_| PyValueError::new_err(format!("option {name} has the wrong type"))),
+        None => Err(PyValueError::new_err(format!("option {name} is missing"))),
+    }
+}
+
+#[pymethods]
+impl Transcript {
+    #[new]
+    #[pyo3(signature = (options, count=None))]
+    fn new(options: &Bound<'_, PyDict>, count: Option<Py<PyAny>>) -> PyResult<Self> {
+        let options = Options {
+            budget: get(options, "budget")?,
+            headroom: get(options, "headroom")?,
+            keep_messages: get(options, "keep_messages")?,
+            keep_calls: get(options, "keep_calls")?,
+            keep_first: get(options, "keep_first")?,
+            lod_above: get(options, "lod_above")?,
+            always_lod: get(options, "always_lod")?,
+            summary_tokens: get(options, "summary_tokens")?,
+            max_tool_result: get(options, "max_tool_result")?,
+            heredoc: get(options, "heredoc")?,
+            verbatim: get(options, "verbatim")?,
+            image_tokens: get(options, "image_tokens")?,
+            reasoning: get(options, "reasoning")?,
+            count_reasoning: get(options, "count_reasoning")?,
+            alternate: get(options, "alternate")?,
+            system_role: get(options, "system_role")?,
+        };
+        Ok(Self {
+            inner: Mutex::new(CoreTranscript::new(options)),
+            count,
+        })
+    }
+
+    /// How many entries were taken in.
+    fn taken(&self, py: Python<'_>) -> usize {
+        self.lock(py).taken()
+    }
+
+    fn reset(&self, py: Python<'_>, reason: &str) {
+        let reason = match reason {
+            "late" => "an entry sorts before the end",
+            "gone" => "entries are gone from the context",
+            _ => "history read anew",
+        };
+        self.lock(py).reset(reason);
+    }
+
+    /// False: some sort before the end, and nothing was taken in.
+    fn ingest(&self, py: Python<'_>, entries: &[u8]) -> PyResult<bool> {
+        let records =
+            record::decode(entries).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.counting(py, |inner, counter| {
+            inner.ingest(counter, records) == Ingest::Done
+        })
+    }
+
+    fn set_fixed(
+        &self,
+        py: Python<'_>,
+        system: TextArg<'_, '_>,
+        tools_tokens: usize,
+    ) -> PyResult<()> {
+        self.counting(py, |inner, counter| {
+            inner.set_fixed(counter, system.as_str(), tools_tokens);
+        })
+    }
+
+    fn window(&self, py: Python<'_>) -> PyResult<WindowHandle> {
+        self.counting(py, |inner, counter| WindowHandle(inner.window(counter)))
+    }
+}
+
+/// What one build gave.
+#[pyclass(frozen, module = "agentkit_fast._core")]
+pub struct WindowHandle(Built);
+
+#[pymethods]
+impl WindowHandle {
+    fn __len__(&self) -> usize {
+        self.0.window.len()
+    }
+
+    #[getter]
+    fn tokens(&self) -> usize {
+        self.0.window.tokens
+    }
+
+    #[getter]
+    fn stable_prefix(&self) -> usize {
+        self.0.stable_prefix
+    }
+
+    #[getter]
+    fn prefix_tokens(&self) -> usize {
+        self.0.prefix_tokens
+    }
+
+    #[getter]
+    fn break_reason(&self) -> &str {
+        &self.0.break_reason
+    }
+
+    fn message_json<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
+        self.0
+            .window
+            .with_message(index, |json, _| PyBytes::new(py, json))
+            .ok_or_else(|| PyIndexError::new_err("message index out of range"))
+    }
+
+    fn message_tokens(&self, index: usize) -> PyResult<usize> {
+        self.0
+            .window
+            .with_message(index, |_, tokens| tokens)
+            .ok_or_else(|| PyIndexError::new_err("message index out of range"))
+    }
+
+    fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.window.to_json())
+    }
+}
