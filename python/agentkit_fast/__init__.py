@@ -66,6 +66,18 @@ if TYPE_CHECKING:
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
     from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.stores import MemoryStore
+    from agentkit_fast.text import (
+        Repetition,
+        RepetitionGuard,
+        SpecialTokens,
+        capture_slots,
+        expand_entries,
+        expand_slots,
+        neutralize_special_tokens,
+        restore_special_tokens,
+        section_names,
+        truncate_middle,
+    )
     from agentkit_fast.tokens import CharsByFour, budget
     from agentkit_fast.tools import Tool, ToolSet, tool
     from agentkit_fast.tracing import ConsoleTracer, OTelTracer
@@ -128,6 +140,18 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
     "stores": ("MemoryStore",),
     "shaping": ("ShapePolicy", "Window", "plain_window"),
+    "text": (
+        "Repetition",
+        "RepetitionGuard",
+        "SpecialTokens",
+        "capture_slots",
+        "expand_entries",
+        "expand_slots",
+        "neutralize_special_tokens",
+        "restore_special_tokens",
+        "section_names",
+        "truncate_middle",
+    ),
     "tokens": ("CharsByFour", "budget"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
     "tools": ("Tool", "ToolSet", "tool"),

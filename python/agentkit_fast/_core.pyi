@@ -1,8 +1,12 @@
 """The Rust core, as Python sees it. This stub is its documentation."""
 
 import os
-from collections.abc import Callable
-from typing import Any, Self, final
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Self, final
+
+from typing_extensions import disjoint_base
+
+from agentkit_fast.text import Repetition
 
 DEBUG_BUILD: bool
 """True in an unoptimized build; benchmarks refuse it."""
@@ -43,8 +47,91 @@ class GgufHeader:
     def keys(self) -> list[str]:
         """Every key, in the file's order."""
 
+@final
+class RepetitionGuard:
+    """Watches one stream for a model that repeats itself. Safe to use from many threads.
+
+    A cycle of `min_period` to `max_period` bytes is reported once at least `min_reps` copies of it, and
+    at least `min_span` bytes, stand at the end of the stream; a shorter cycle, and one drawn only with
+    white space and rule characters, past `short_span` bytes. Lines that differ only in numbers which
+    count on are a cycle too, after 8 copies and 1 KiB (64 copies and `short_span` bytes where they look
+    like code). The stream is looked at every `check_every` bytes, however it is cut into deltas.
+    `where` labels the findings. Options that make no sense raise `ValueError`.
+    """
+
+    def __new__(
+        cls,
+        *,
+        min_period: int = 24,
+        max_period: int = 1024,
+        min_reps: int = 3,
+        min_span: int = 512,
+        check_every: int = 256,
+        short_span: int = 4096,
+        where: str = "content",
+    ) -> Self: ...
+    @property
+    def where(self) -> str:
+        """The label of this guard's findings."""
+
+    def push(self, delta: str) -> Repetition | None:
+        """Take the next piece of the stream. After a finding the answer is `None` until `reset()`."""
+
+    def reset(self) -> None:
+        """Forget everything that was pushed, also a finding."""
+
+@disjoint_base
+class SpecialTokens:
+    """Base of `agentkit_fast.text.SpecialTokens`."""
+
+    def __new__(cls, tokens: Iterable[str]) -> Self: ...
+    @property
+    def tokens(self) -> list[str]:
+        """The spellings, sorted."""
+
+    def find(self, text: str) -> list[tuple[int, int, str]]:
+        """Every token of `text` as `(start, end, token)` in byte offsets, leftmost longest."""
+
+    def neutralize(self, text: str) -> str:
+        """`text` with the first character of every token as an entity; itself where there is none.
+
+        Where a token of this set could be completed by an entity, an invisible character is put after the
+        first character instead. `find` returns nothing in the result, whatever the set and the text.
+        """
+
+def capture_slots(result: str) -> dict[str, str]:
+    """What `{OUTPUT}` and `{name}` stand for after this tool result.
+
+    `OUTPUT` is the whole without the tags of its sections. A section is `<name>…</name>`, closed by the
+    first closing tag of its name; an unclosed or mismatched tag is text. Sections inside a section are
+    captured too, to a depth of 8; of several of one name the last counts.
+    """
+
 def chars_by_four(text: str) -> int:
     """Tokens in `text` by the rule "four UTF-8 bytes a token, rounded up"."""
+
+def default_special_tokens() -> list[str]:
+    """Spellings of the default set, sorted."""
+
+def expand_slots(text: str, slots: dict[str, str]) -> str:
+    """`text` with `{name}` replaced wherever `slots` has the name; every other brace stays.
+
+    What is put in is not expanded again.
+    """
+
+def neutralize_special_tokens(
+    text: str,
+    *,
+    tokens: SpecialTokens | None = None,
+    style: Literal["entity", "joiner"] = "entity",
+) -> str:
+    """`text` with every control token broken, so that none can be taken for one; itself if there is none.
+
+    Without `tokens` the default set is used: each `<|` becomes `&lt;|`, and so do the first characters of
+    the clear tokens of other families. `style="joiner"` puts an invisible joiner after the first
+    character instead, which `restore_special_tokens` undoes exactly. `ValueError`: an unknown style, or
+    (joiner only) a set whose own tokens hold every character the joiner style is written with.
+    """
 
 def repair_surrogates(text: str) -> str:
     """`text` itself where it holds no surrogates; else pairs joined and each lone one as U+FFFD."""
@@ -93,3 +180,21 @@ class WindowHandle:
     def message_tokens(self, index: int) -> int: ...
     def to_json(self) -> bytes:
         """The `messages` array of a request."""
+
+def restore_special_tokens(text: str) -> str:
+    """`text` as it was before `neutralize_special_tokens(..., style="joiner")`, whatever set was used.
+
+    Text without joiners (U+2060, U+2063, U+2064) comes back as it is.
+    """
+
+def section_names(text: str) -> list[str]:
+    """Names of the sections of `text` (see `capture_slots`), sorted, each once."""
+
+def special_token_family(name: str) -> list[str]:
+    """Spellings of one model family, sorted. `ValueError` names the known families."""
+
+def truncate_middle(text: str, limit: int, *, hint: str | None = None) -> str:
+    """The first two thirds and last third of `limit` bytes, around a marker with the figures and `hint`.
+
+    The marker comes on top of `limit`; `limit <= 0` cuts nothing. No cut splits a code point.
+    """

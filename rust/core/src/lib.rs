@@ -5,5 +5,10 @@
 //! point.
 #![forbid(unsafe_code)]
 
+pub mod neutralize;
+pub mod repetition;
 pub mod shape;
+pub mod slots;
+pub mod special_tokens;
 pub mod tokens;
+pub mod truncate;

@@ -4,9 +4,13 @@
 use pyo3::prelude::*;
 
 mod gguf;
+mod repetition;
 mod shape;
+mod slots;
+mod special_tokens;
 mod text_arg;
 mod tokens;
+mod truncate;
 
 #[pymodule]
 mod _core {
@@ -15,11 +19,22 @@ mod _core {
     #[pymodule_export]
     use crate::gguf::GgufHeader;
     #[pymodule_export]
+    use crate::repetition::RepetitionGuard;
+    #[pymodule_export]
     use crate::shape::{Transcript, WindowHandle};
+    #[pymodule_export]
+    use crate::slots::{capture_slots, expand_slots, section_names};
+    #[pymodule_export]
+    use crate::special_tokens::{
+        SpecialTokens, default_special_tokens, neutralize_special_tokens, restore_special_tokens,
+        special_token_family,
+    };
     #[pymodule_export]
     use crate::text_arg::repair_surrogates;
     #[pymodule_export]
     use crate::tokens::chars_by_four;
+    #[pymodule_export]
+    use crate::truncate::truncate_middle;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

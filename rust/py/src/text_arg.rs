@@ -19,6 +19,10 @@ impl<'a, 'py> TextArg<'a, 'py> {
         &self.text
     }
 
+    pub fn py(&self) -> Python<'py> {
+        self.object.py()
+    }
+
     /// The caller's own object where `result` is unchanged (and needed no repair), else a new `str`.
     pub fn give_back(self, result: Option<&str>) -> Bound<'py, PyString> {
         let py = self.object.py();
@@ -27,6 +31,30 @@ impl<'a, 'py> TextArg<'a, 'py> {
             (None, Cow::Borrowed(_)) => self.object.to_owned(),
             (None, Cow::Owned(repaired)) => PyString::new(py, repaired),
         }
+    }
+
+    /// What `rewrite` makes of the text; the caller's own object where it borrows all of it back.
+    pub fn replace_with(
+        self,
+        rewrite: impl for<'t> FnOnce(&'t str) -> Cow<'t, str>,
+    ) -> Bound<'py, PyString> {
+        let changed = match rewrite(&self.text) {
+            Cow::Owned(changed) => Some(changed),
+            Cow::Borrowed(_) => None,
+        };
+        self.give_back(changed.as_deref())
+    }
+
+    /// The same where the rewriting may fail.
+    pub fn try_replace_with(
+        self,
+        rewrite: impl for<'t> FnOnce(&'t str) -> PyResult<Cow<'t, str>>,
+    ) -> PyResult<Bound<'py, PyString>> {
+        let changed = match rewrite(&self.text)? {
+            Cow::Owned(changed) => Some(changed),
+            Cow::Borrowed(_) => None,
+        };
+        Ok(self.give_back(changed.as_deref()))
     }
 }
 
