@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         parse_lift_request,
         pending_result,
     )
+    from agentkit_fast.limits import Limits, TokenUsage, TurnResult
     from agentkit_fast.messages import (
         ChatOptions,
         ContentPart,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from agentkit_fast.protocols import RunnerProfile
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
     from agentkit_fast.shaping import ShapePolicy, Window, plain_window
+    from agentkit_fast.session import Session, cancel_requested
     from agentkit_fast.stores import MemoryStore
     from agentkit_fast.text import (
         Repetition,
@@ -116,6 +118,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TruncatedToolCall",
         "UnsupportedTokenizer",
     ),
+    "lifting": (
+        "ClearRequest",
+        "LiftRequest",
+        "is_resolved_truth",
+        "parse_clear_request",
+        "parse_lift_request",
+        "pending_result",
+    ),
+    "limits": ("Limits", "TokenUsage", "TurnResult"),
     "messages": (
         "ChatOptions",
         "ContentPart",
@@ -128,18 +139,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "image_part",
         "text_part",
     ),
-    "lifting": (
-        "ClearRequest",
-        "LiftRequest",
-        "is_resolved_truth",
-        "parse_clear_request",
-        "parse_lift_request",
-        "pending_result",
-    ),
     "protocols": ("RunnerProfile",),
     "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
-    "stores": ("MemoryStore",),
+    "session": ("Session", "cancel_requested"),
     "shaping": ("ShapePolicy", "Window", "plain_window"),
+    "stores": ("MemoryStore",),
     "text": (
         "Repetition",
         "RepetitionGuard",
@@ -153,8 +157,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "truncate_middle",
     ),
     "tokens": ("CharsByFour", "budget"),
-    "tracing": ("ConsoleTracer", "OTelTracer"),
     "tools": ("Tool", "ToolSet", "tool"),
+    "tracing": ("ConsoleTracer", "OTelTracer"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

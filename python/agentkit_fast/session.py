@@ -1,0 +1,416 @@
+"""`Session`: one conversation with a model, a turn at a time.
+
+A session is a store's history under an id, a runner, and rules for a turn (`turn.py`). `turn()`, `aturn()`,
+`stream()` and `astream()` all run the same rules, through one of two drivers (`drivers.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.dispatch import Desk, cancel_requested
+from agentkit_fast.drivers import AsyncDriver, Finished, SyncDriver
+from agentkit_fast.entries import Entry, new_id
+from agentkit_fast.errors import SessionBusy
+from agentkit_fast.events import Event
+from agentkit_fast.lifts import Lifts
+from agentkit_fast.limits import Limits, TokenUsage, TurnResult
+from agentkit_fast.messages import ChatOptions, Message, ToolCall, ToolDef
+from agentkit_fast.ports import Ports
+from agentkit_fast.protocols import profile_of
+from agentkit_fast.slots import Slots
+from agentkit_fast.tokens import CharsByFour
+from agentkit_fast.turn import Turn, TurnPlan
+
+__all__ = [
+    "Limits",
+    "Session",
+    "TokenUsage",
+    "TurnResult",
+    "cancel_requested",
+]
+
+T = TypeVar("T")
+
+# Sessions with a turn under way, by store: two `Session` objects over one store are one session.
+_busy: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_busy_by_id: dict[int, set[str]] = {}
+_busy_lock = threading.Lock()
+
+
+class Session:
+    """One conversation. Nothing is sent before `turn()`.
+
+    - `session_id`: its id in the store. `thread_id`: a label for spans, sent as the trace id.
+    - `store`, `runner`: see `agentkit_fast.protocols`.
+    - `system`: the system prompt. With tools a note on `{OUTPUT}` is added to it (`omit_slot_note`), with
+      `tool_format="heredoc"` the instructions for calls.
+    - `build`: `(session_id, system) -> Window | list[Message]`, or its coroutine; a parameter named
+      `tools` gets the tools. Default: the whole history, unshaped; pass `Shaper(...).build` to stay
+      within a budget.
+    - `tools`: a `ToolSet`, or a list of tools, typed functions or `ToolDef`; `dispatch`: `(ToolCall) ->
+      str`, sync or async, where the tools do not run themselves.
+    - `tool_format`: `"native"` or `"heredoc"` (calls as text, held to a grammar where the runner has one).
+    - `options`: `ChatOptions` for every round, or a callable that gets the number of the round in this turn
+      (0, 1, ...) and returns them. To force a call in the first round only:
+      `options=lambda n: ChatOptions(tool_choice=None if n else "required")`.
+    - Hooks: `on_token(text)`, `on_compaction(CompactionInfo)`, `on_usage(TokenUsage)`,
+      `on_tool_calls(calls) -> calls` (may add, change and remove; called in every round). Any may be a
+      coroutine function.
+    - `counter`: counts the window; default: the runner's, else bytes by four.
+    - `max_turns`: chat rounds a turn may have. `forced_terminal_tool`: the tool that must end the
+      session, for a better message when it is never called.
+    - `max_repetition_retries`, `max_repeated_exchanges`: see `docs/turn.md`; negative: no end, off.
+      `normalize_result`: takes out what changes without meaning (a timestamp) before results are compared.
+      `repetition`: keyword arguments of the `RepetitionGuard` that watches every stream, `False` for none.
+    - `preparer`: runs before each build. `limits`: for each turn.
+    - `max_tool_result`: bytes of a tool result the model sees (0: all); the store keeps the whole.
+      `encode_tool_result(text) -> text`: rewrites results before they are stored.
+    - `max_parallel_tools`: calls of one round that run at a time. `tool_timeout_s`: for tools without
+      their own.
+    - `approve(ToolCall) -> bool`: asked for calls of tools marked `approve=True`, for all with
+      `approve_all`. Only `True` runs the call.
+    - `neutralize_user`: user text is not the host's own and is neutralized in the view too.
+    - `now`: nanoseconds; the clock for the inbox, latencies and limits.
+    - `tracer`, `span_prefix`: spans `<prefix>.Turn`, `<prefix>.streamChat`, `<prefix>.tool`.
+
+    One turn at a time: a second one raises `SessionBusy`. `usage` are the totals of this object.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        store: Any,
+        runner: Any,
+        *,
+        thread_id: str = "",
+        system: str = "",
+        build: Callable[..., Any] | None = None,
+        tools: Any = (),
+        dispatch: Callable[[ToolCall], Any] | None = None,
+        tool_format: str = "native",
+        options: ChatOptions | Callable[[int], ChatOptions | None] | None = None,
+        on_token: Callable[[str], Any] | None = None,
+        on_compaction: Callable[[Any], Any] | None = None,
+        on_usage: Callable[[TokenUsage], Any] | None = None,
+        on_tool_calls: Callable[[list[ToolCall]], Any] | None = None,
+        counter: Any = None,
+        max_turns: int = 100,
+        forced_terminal_tool: str = "",
+        max_repetition_retries: int = 2,
+        max_repeated_exchanges: int = 5,
+        preparer: Any = None,
+        omit_slot_note: bool = False,
+        max_tool_result: int = 0,
+        encode_tool_result: Callable[[str], str] | None = None,
+        max_parallel_tools: int = 4,
+        limits: Limits | None = None,
+        now: Callable[[], int] | None = None,
+        tracer: Any = None,
+        span_prefix: str = "agent",
+        approve: Callable[[ToolCall], Any] | None = None,
+        approve_all: bool = False,
+        neutralize_user: bool = False,
+        tool_timeout_s: float | None = None,
+        normalize_result: Callable[[str], str] | None = None,
+        repetition: dict[str, Any] | bool = True,
+    ) -> None:
+        if not isinstance(session_id, str):
+            raise TypeError(f"session_id is a str, not {type(session_id).__name__}")
+        if tool_format not in ("native", "heredoc"):
+            raise ValueError(f'tool_format is "native" or "heredoc", not {tool_format!r}')
+        if max_turns < 1:
+            raise ValueError(
+                f"max_turns is the number of chat rounds a turn may have, at least 1, not {max_turns}"
+            )
+        if max_parallel_tools < 1:
+            raise ValueError(f"max_parallel_tools is at least 1, not {max_parallel_tools}")
+        self.session_id = repair_text(session_id)
+        self.store = store
+        self.runner = runner
+        self.usage = TokenUsage()
+        self._profile = profile_of(runner)
+        self._counter = counter or self._profile.counter or CharsByFour()
+        self._desk = Desk(
+            tools, dispatch, approve=approve, approve_all=approve_all, timeout_s=tool_timeout_s
+        )
+        self._heredoc = tool_format == "heredoc"
+        self._options = options
+        self._thread_id = thread_id
+        self._max_tool_result = max_tool_result
+        self._neutralize_user = neutralize_user
+        self._system = self._full_system(system, omit_slot_note=omit_slot_note)
+        self._build, self._build_blocks = self._builder(build)
+        self._preparer = preparer
+        self._now = now
+        self._repetition = repetition
+        self._grammars: dict[str | None, str] = {}
+        self._lifts = Lifts(store, self.session_id)
+        self._driver: SyncDriver | AsyncDriver | None = None
+        self._plan = {
+            "session_id": self.session_id,
+            "thread_id": thread_id,
+            "desk": self._desk,
+            "heredoc": self._heredoc,
+            "options": self._options_of,
+            "grammar": self._grammar,
+            "count_window": self._count_window,
+            "count_text": self._counter.count,
+            "has_preparer": preparer is not None,
+            "guard": self._guard if repetition is not False else None,
+            "restore": None,
+            "on_token": on_token,
+            "on_compaction": on_compaction,
+            "on_usage": on_usage,
+            "on_tool_calls": on_tool_calls,
+            "encode_tool_result": encode_tool_result,
+            "normalize_result": normalize_result,
+            "lift": self._lifts.note,
+            "max_turns": max_turns,
+            "forced_terminal_tool": forced_terminal_tool,
+            "max_repetition_retries": max_repetition_retries,
+            "max_repeated_exchanges": max_repeated_exchanges,
+            "max_parallel_tools": max_parallel_tools,
+            "limits": limits,
+            "tracer": tracer,
+            "span_prefix": span_prefix,
+        }
+
+    # -- a turn ------------------------------------------------------------------------------------------
+
+    def turn(self) -> TurnResult:
+        """Run one turn and wait for it: chat, run tools, until the model answers without a call."""
+        run = self._drive(events=False)
+        while True:
+            try:
+                next(run)
+            except StopIteration as end:
+                result: TurnResult = end.value
+                return result
+
+    async def aturn(self) -> TurnResult:
+        """As `turn`, awaited. Cancelling the task stops the turn and leaves a usable history."""
+        result: TurnResult | None = None
+        async for step in self._adrive(events=False):
+            if isinstance(step, Finished):
+                result = step.value
+        assert result is not None  # noqa: S101 - the driver's last word
+        return result
+
+    def stream(self) -> Iterator[Event]:
+        """Run one turn and yield its events; the last is `TurnDone`.
+
+        Closing the iterator stops the turn.
+        """
+        yield from self._drive(events=True)
+
+    async def astream(self) -> AsyncIterator[Event]:
+        """As `stream`, awaited."""
+        run = self._adrive(events=True)
+        try:
+            async for step in run:
+                if not isinstance(step, Finished):
+                    yield step
+        finally:
+            await run.aclose()
+
+    def cancel(self) -> bool:
+        """Stop the running turn, from any thread: it returns its result so far with `cancelled=True`.
+
+        Generation stops within one token; running async tools are cancelled, sync ones get a moment to end.
+        False where no turn is running.
+        """
+        driver = self._driver
+        if driver is None:
+            return False
+        driver.cancel()
+        return True
+
+    # -- from outside ------------------------------------------------------------------------------------
+
+    def inject(self, entry: Entry) -> Entry:
+        """Add an entry to this session: the next round of a running turn sees it, or the next turn.
+
+        Returns it with `id` and `created_at` filled in.
+        """
+        publish = getattr(self.store, "publish", None)
+        entry = msgspec.structs.replace(entry, id=entry.id or new_id())
+        if self._driver is not None and publish is not None:
+            # In the inbox it waits for the next boundary, instead of standing between a call and its
+            # result.
+            stored = publish(self.session_id, entry)
+        else:
+            if not entry.created_at and not hasattr(self.store, "append_many"):
+                entry.created_at = self._ports(events=False).now()
+            stored = self.store.append(self.session_id, entry)
+        return stored if isinstance(stored, Entry) else entry
+
+    def resolve(self, correlation_id: str, result: Any) -> Entry:
+        """Deliver the real result of a call that was answered as pending, as new context.
+
+        The placeholder stays the call's one result. Raises `KeyError` for an unknown id, and for one that
+        is resolved or expired already.
+        """
+        return self._lifts.resolve(correlation_id, result)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _ports(self, *, events: bool) -> Ports:
+        return Ports(
+            session_id=self.session_id,
+            store=self.store,
+            runner=self.runner,
+            desk=self._desk,
+            build=self._build,
+            build_blocks=self._build_blocks,
+            preparer=self._preparer,
+            now=self._now,
+            events=events,
+        )
+
+    def _drive(self, *, events: bool) -> Generator[Event, None, Any]:
+        release = self._occupy()
+        try:
+            driver = self._driver = SyncDriver(self._ports(events=events))
+            turn = Turn(TurnPlan(**self._plan, events=events), self.usage)
+            return (yield from driver.drive(turn.run()))
+        finally:
+            self._driver = None
+            release()
+
+    async def _adrive(self, *, events: bool) -> Any:
+        release = self._occupy()
+        try:
+            driver = self._driver = AsyncDriver(self._ports(events=events))
+            turn = Turn(TurnPlan(**self._plan, events=events), self.usage)
+            run = driver.drive(turn.run())
+            try:
+                async for step in run:
+                    yield step
+            finally:
+                await run.aclose()
+        finally:
+            self._driver = None
+            release()
+
+    def _occupy(self) -> Callable[[], None]:
+        """Take the session for one turn, or raise `SessionBusy`. Gives what frees it."""
+        key = self.session_id
+        with _busy_lock:
+            try:
+                running = _busy.setdefault(self.store, set())
+            except TypeError:  # a store that cannot be hashed or referred to weakly
+                running = _busy_by_id.setdefault(id(self.store), set())
+            if key in running:
+                raise SessionBusy(
+                    f"a turn of session {key!r} is running already. Wait for it, stop it with"
+                    f" cancel(), or send"
+                    " the message with inject() so that the running turn sees it."
+                )
+            running.add(key)
+
+        def release() -> None:
+            with _busy_lock:
+                running.discard(key)
+
+        return release
+
+    def _full_system(self, system: str, *, omit_slot_note: bool) -> str:
+        parts = [repair_text(system)] if system else []
+        if self._desk.defs and not omit_slot_note:
+            parts.append(Slots.note())
+        if self._desk.defs and self._heredoc:
+            from agentkit_fast.text import heredoc_prompt
+
+            parts.append(heredoc_prompt(self._desk.defs))
+        return "\n\n".join(parts)
+
+    def _options_of(self, number: int) -> ChatOptions:
+        given = self._options
+        options = given if isinstance(given, ChatOptions) or given is None else given(number)
+        options = options or ChatOptions()
+        return msgspec.structs.replace(
+            options,
+            session_id=options.session_id or self.session_id,
+            trace_id=options.trace_id or self._thread_id,
+        )
+
+    def _grammar(self, tool_choice: str | None) -> tuple[str, tuple[ToolDef, ...]]:
+        """Heredoc: the grammar for a `tool_choice`, and no native tools."""
+        if tool_choice not in self._grammars:
+            from agentkit_fast.text import heredoc_grammar
+
+            tools: Sequence[ToolDef] = self._desk.defs
+            free = tool_choice in (None, "auto")
+            if not free and tool_choice != "required":
+                tools = [tool for tool in tools if tool.name == tool_choice]
+                if not tools:
+                    raise ValueError(
+                        f"tool_choice {tool_choice!r} names no tool of this session; it is None,"
+                        f" 'auto', 'none',"
+                        " 'required' or a tool's name."
+                    )
+            self._grammars[tool_choice] = heredoc_grammar(tools, allow_prose=free)
+        return self._grammars[tool_choice], ()
+
+    def _guard(self, where: str) -> Any:
+        try:
+            from agentkit_fast.text import RepetitionGuard
+        except ImportError:
+            return None
+
+        settings = self._repetition if isinstance(self._repetition, dict) else {}
+        return RepetitionGuard(**{**settings, "where": where})
+
+    def _builder(self, build: Callable[..., Any] | None) -> tuple[Callable[[], Any], bool]:
+        """The window builder without arguments, and whether it may block."""
+        native = () if self._heredoc else self._desk.defs
+        if build is None:
+            blocks = bool(getattr(self.store, "blocking", True))
+            return self._plain_builder(native), blocks
+        try:
+            takes_tools = "tools" in inspect.signature(build).parameters
+        except (TypeError, ValueError):
+            takes_tools = False
+        blocks = not inspect.iscoroutinefunction(build)
+        if takes_tools:
+            return lambda: build(self.session_id, self._system, tools=native), blocks
+        return lambda: build(self.session_id, self._system), blocks
+
+    def _plain_builder(self, native: Sequence[ToolDef]) -> Callable[[], Any]:
+        """The whole history, unshaped."""
+        from agentkit_fast import shaping
+
+        tool_format = "heredoc" if self._heredoc else "native"
+        if hasattr(shaping, "Shaper"):
+            policy = shaping.ShapePolicy(tool_format=tool_format, max_tool_result=self._max_tool_result)
+            shaper = shaping.Shaper(self.store, self.runner, policy=policy, counter=self._counter)
+            return lambda: shaper.build(self.session_id, self._system, native)
+        return lambda: shaping.plain_window(
+            self.store, self.session_id, self._system, tool_format, tools=native, counter=self._counter
+        )
+
+    def _count_window(self, window: Any) -> int:
+        tokens = getattr(window, "tokens", None)
+        if isinstance(tokens, int):
+            return tokens
+        return sum(self._count_message(message) for message in window)
+
+    def _count_message(self, message: Any) -> int:
+        count = self._counter.count
+        if not isinstance(message, Message):
+            return int(count(str(message.get("content") or ""))) + 4
+        total = count(message.role) + count(message.name) + count(message.content) + 4
+        total += sum(count(call.name) + count(call.arguments) + 4 for call in message.tool_calls)
+        total += sum(
+            count(part.text) if part.type == "text" else self._profile.image_tokens
+            for part in message.parts
+        )
+        return int(total)

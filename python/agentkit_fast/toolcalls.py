@@ -1,0 +1,122 @@
+"""The gate every tool call passes before it is stored or run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from agentkit_fast import model_words
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.entries import new_id
+from agentkit_fast.messages import ToolCall
+
+try:
+    from agentkit_fast.text import check_arguments, rejected_arguments
+except ImportError:
+    from agentkit_fast._firstslice import check_arguments, rejected_arguments
+
+__all__ = ["CutCall", "GatedCall", "distinct_ids", "gate", "heredoc_leftovers", "was_cut"]
+
+
+class CutCall(ToolCall):
+    """A call of which we know, whatever its text looks like, that it is not to be run.
+
+    `kind` is `"truncated"` or `"malformed"`.
+    """
+
+    kind: str = "truncated"
+
+
+class GatedCall(msgspec.Struct):
+    """A call as it is stored, and why it is not run (empty: it may run)."""
+
+    call: ToolCall
+    refusal: str = ""
+
+
+def gate(call: ToolCall) -> GatedCall:
+    """Judge a call. What is stored always has a valid JSON object as arguments.
+
+    Whether the text was cut is decided before any repair: a call that lost its end must never run
+    with half its text.
+    """
+    raw = call.arguments
+    kind = call.kind if isinstance(call, CutCall) else ""
+    if not kind:
+        checked = check_arguments(raw)
+        if checked.kind == "ok":
+            if not call.name.strip():
+                return GatedCall(
+                    ToolCall(id=call.id, name="unknown", arguments=checked.text),
+                    model_words.call_without_name(),
+                )
+            return GatedCall(ToolCall(id=call.id, name=call.name, arguments=checked.text))
+        kind = checked.kind
+    if kind == "truncated":
+        refusal = model_words.arguments_truncated(len(raw))
+    elif kind == "not_object":
+        refusal = model_words.arguments_not_object()
+    elif kind == "block":
+        refusal = model_words.block_malformed()
+    else:
+        refusal = model_words.arguments_malformed("")
+    stand_in = rejected_arguments(raw, refusal)
+    return GatedCall(ToolCall(id=call.id, name=call.name.strip() or "unknown", arguments=stand_in), refusal)
+
+
+def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:
+    """The calls with ids that are neither empty nor used before; `used` learns them.
+
+    A server that sends one constant id for all its calls gets `k`, `k-2`, `k-3` ...
+    """
+    out = []
+    for call in calls:
+        wanted = repair_text(call.id)
+        name, arguments = repair_text(call.name), repair_text(call.arguments)
+        fresh = wanted or new_id()
+        number = 2
+        while fresh in used:
+            fresh = f"{wanted}-{number}"
+            number += 1
+        used.add(fresh)
+        if fresh == call.id and name is call.name and arguments is call.arguments:
+            out.append(call)
+        elif isinstance(call, CutCall):
+            out.append(CutCall(id=fresh, name=name, arguments=arguments, kind=call.kind))
+        else:
+            out.append(ToolCall(id=fresh, name=name, arguments=arguments))
+    return out
+
+
+def was_cut(text: str) -> bool:
+    """Whether a heredoc reply that ended at the token limit ends inside its last call.
+
+    It does unless an `@@end` line comes after the last `@@call` line: a call that merely happens to parse
+    without it may have lost more than that.
+    """
+    last_call = _last_line_start(text, "@@call")
+    return last_call >= 0 and _last_line_start(text, "@@end") < last_call
+
+
+def _last_line_start(text: str, marker: str) -> int:
+    at = text.rfind("\n" + marker)
+    if at >= 0:
+        return at + 1
+    return 0 if text.startswith(marker) else -1
+
+
+def heredoc_leftovers(text: str, problems: Sequence[Any]) -> list[ToolCall]:
+    """Blocks that could not be read, as calls that are answered and not run."""
+    if not problems:
+        return []
+    raw = text.encode()
+    starts = [problem.byte_offset for problem in problems]
+    found: list[ToolCall] = []
+    for at, problem in enumerate(problems):
+        end = starts[at + 1] if at + 1 < len(starts) else len(raw)
+        block = raw[problem.byte_offset : end].decode(errors="ignore")
+        kind = "truncated" if problem.kind == "truncated" else "block"
+        found.append(CutCall(id="", name=problem.tool_name, arguments=block, kind=kind))
+    return found
