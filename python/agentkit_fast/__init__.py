@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     )
     from agentkit_fast.protocols import RunnerProfile
     from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
-    from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.session import Session, cancel_requested
+    from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.stores import MemoryStore
     from agentkit_fast.text import (
         Repetition,

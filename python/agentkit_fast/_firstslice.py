@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import msgspec
 
+import msgspec
 
 
 class Checked(msgspec.Struct):

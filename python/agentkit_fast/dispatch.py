@@ -113,7 +113,8 @@ def _tool(item: Any) -> ToolDef:
     if callable(item):
         from agentkit_fast.tools import tool
 
-        return tool(item)
+        made: ToolDef = tool(item)
+        return made
     raise TypeError(f"a tool is a ToolDef, a Tool or a typed function, not {type(item).__name__}")
 
 

@@ -38,7 +38,6 @@ class Lifts:
             return None
         from agentkit_fast.lifting import parse_lift_request, pending_result
 
-
         asked = parse_lift_request(raw)
         if asked is None:
             return None

@@ -394,7 +394,7 @@ class Session:
             shaper = shaping.Shaper(self.store, self.runner, policy=policy, counter=self._counter)
             return lambda: shaper.build(self.session_id, self._system, native)
         return lambda: shaping.plain_window(
-            self.store, self.session_id, self._system, tool_format, tools=native, counter=self._counter
+            self.store, self.session_id, self._system, tool_format, profile=self._profile
         )
 
     def _count_window(self, window: Any) -> int:

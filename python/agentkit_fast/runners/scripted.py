@@ -34,8 +34,8 @@ class ScriptedRunner:
     - a list of `StreamChunk`, given out as it is. Text, calls and exceptions may stand in the list
       too; nothing is added, so a list without a `done` chunk is a stream that ends without a finish;
     - an exception, which is raised;
-    - a callable `(messages, tools, options)` that returns one of these (under `achat_stream` also a
-      coroutine of one).
+    - a callable `(messages, tools, options)` that returns one of these; `messages` can be indexed (under
+      `achat_stream` also a coroutine of one).
 
     `requests` holds what was asked. `aborted` counts the streams closed before their end. A request after
     the last reply raises `RunnerError`, unless `repeat_last`.
@@ -54,7 +54,7 @@ class ScriptedRunner:
 
     def _take(self, messages: Any, tools: Sequence[ToolDef], options: ChatOptions | None) -> Any:
         with self._lock:
-            self.requests.append(Request(messages, tuple(tools), options))
+            self.requests.append(Request(plain(messages), tuple(tools), options))
             at = self._next
             self._next += 1
         if at >= len(self._replies):
@@ -72,7 +72,7 @@ class ScriptedRunner:
         """The next reply, chunk by chunk."""
         reply = self._take(messages, tools, options)
         while callable(reply) and not _is_exception(reply):
-            reply = _refuse_awaitable(reply(messages, tools, options))
+            reply = _refuse_awaitable(reply(plain(messages), tools, options))
         ended = False
         try:
             for item in _items(reply):
@@ -92,7 +92,7 @@ class ScriptedRunner:
         """As `chat_stream`, awaited."""
         reply = self._take(messages, tools, options)
         while callable(reply) and not _is_exception(reply):
-            reply = reply(messages, tools, options)
+            reply = reply(plain(messages), tools, options)
             if inspect.isawaitable(reply):
                 reply = await reply
         ended = False
@@ -112,6 +112,11 @@ class ScriptedRunner:
         if not ended:
             with self._lock:
                 self.aborted += 1
+
+
+def plain(messages: Any) -> Any:
+    """The messages themselves, where a whole `Window` was given."""
+    return getattr(messages, "messages", messages)
 
 
 _STOP = StreamChunk(done=True, finish_reason="stop")
