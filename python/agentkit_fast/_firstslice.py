@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 
@@ -26,13 +24,3 @@ def check_arguments(raw: str) -> Checked:
 
 def rejected_arguments(raw: str, message: str) -> str:
     return msgspec.json.encode({"_error": message, "_raw_chars": len(raw), "_tail": raw[-800:]}).decode()
-
-
-def capture_slots(result: str) -> dict[str, str]:
-    slots = {match[1]: match[2] for match in re.finditer(r"<([A-Za-z_]\w*)>(.*?)</\1>", result, re.S)}
-    slots["OUTPUT"] = re.sub(r"</?([A-Za-z_]\w*)>", "", result)
-    return slots
-
-
-def expand_slots(text: str, slots: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda match: slots.get(match[1], match[0]), text)

@@ -167,9 +167,9 @@ class _Reader:
         if found is not None:
             reply.calls = []
             if getattr(found, "where", "content") == "reasoning":
-                reply.reasoning = _without_copies(reply.reasoning, found.trailing)
+                reply.reasoning = _without_copies(reply.reasoning, found)
             else:
-                text = _without_copies(text, found.trailing)
+                text = _without_copies(text, found)
         if self.heredoc is not None:
             native = len(reply.calls)
             yield from self.finish_heredoc(text)
@@ -259,10 +259,12 @@ def _with_arguments(call: ToolCall, arguments: str) -> ToolCall:
     return ToolCall(id=call.id, name=call.name, arguments=arguments)
 
 
-def _without_copies(text: str, trailing: int) -> str:
-    """`text` without its last `trailing` bytes: all copies of a repeated passage but the first."""
+def _without_copies(text: str, found: Any) -> str:
+    """`text` with one copy left of the passage that repeats near its end."""
     raw = text.encode()
-    return raw[: max(0, len(raw) - trailing)].decode(errors="ignore")
+    end = max(0, len(raw) - getattr(found, "after", 0))
+    start = max(0, end - found.trailing)
+    return raw[:start].decode(errors="ignore") + raw[end:].decode(errors="ignore")
 
 
 def read_reply(

@@ -361,10 +361,7 @@ class Session:
         return self._grammars[tool_choice], ()
 
     def _guard(self, where: str) -> Any:
-        try:
-            from agentkit_fast.text import RepetitionGuard
-        except ImportError:
-            return None
+        from agentkit_fast.text import RepetitionGuard
 
         settings = self._repetition if isinstance(self._repetition, dict) else {}
         return RepetitionGuard(**{**settings, "where": where})

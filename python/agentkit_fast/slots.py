@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from agentkit_fast import model_words
-
-try:
-    from agentkit_fast.text import capture_slots, expand_slots
-except ImportError:
-    from agentkit_fast._firstslice import capture_slots, expand_slots
+from agentkit_fast.text import capture_slots, expand_slots
 
 __all__ = ["Slots"]
 
@@ -26,8 +22,7 @@ class Slots:
         """The reply as the user sees it."""
         if not self._slots or "{" not in reply:
             return reply
-        expanded: str = expand_slots(reply, self._slots)
-        return expanded
+        return expand_slots(reply, self._slots)
 
     @staticmethod
     def note() -> str:
