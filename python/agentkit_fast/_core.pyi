@@ -48,6 +48,21 @@ class GgufHeader:
         """Every key, in the file's order."""
 
 @final
+class HeredocStream:
+    """A reply read piece by piece, however it is cut."""
+
+    def __new__(cls) -> HeredocStream: ...
+    def finish(self) -> tuple[str, int, list[tuple[str, str, int, str]]]:
+        """`(prose, released, problems)`: `prose[released:]` was not given out by `push`.
+
+        Problems are `(kind, tool_name, byte_offset, message)`. The stream cannot be used afterwards
+        (`ValueError`).
+        """
+
+    def push(self, delta: str) -> list[tuple[str] | tuple[int, str] | tuple[int, str, str]]:
+        """Events: `(prose,)`, `(index, name)` of a call that began, `(index, name, arguments)` of a complete one."""
+
+@final
 class RepetitionGuard:
     """Watches one stream for a model that repeats itself. Safe to use from many threads.
 
@@ -132,6 +147,30 @@ def neutralize_special_tokens(
     character instead, which `restore_special_tokens` undoes exactly. `ValueError`: an unknown style, or
     (joiner only) a set whose own tokens hold every character the joiner style is written with.
     """
+
+def check_arguments(raw: str) -> tuple[str, str, str]:
+    """`(kind, text, message)`: see `agentkit_fast.text.check_arguments`."""
+
+def heredoc_grammar(tools: str, *, max_calls: int, allow_prose: bool) -> str:
+    """GBNF for `tools`, a JSON array of `{"name", "description", "parameters"}`."""
+
+def heredoc_prompt(tools: str) -> str:
+    """The instruction text for `tools`, a JSON array of `{"name", "description", "parameters"}`."""
+
+def loose_json(text: str) -> str:
+    """Strict JSON for one loose value; `text` itself where it is strict. Raises `HeredocError`."""
+
+def parse_tool_calls(text: str) -> tuple[list[tuple[str, str]], str, list[tuple[str, str, int, str]]]:
+    """`(calls, prose, problems)`: calls are `(name, arguments)`, problems `(kind, tool_name, byte_offset, message)`."""
+
+def rejected_arguments(raw: str, message: str) -> str:
+    """A JSON object that stands in for arguments that cannot be used."""
+
+def render_tool_call(name: str, arguments: str) -> str:
+    """A block that calls `name` with the JSON object `arguments`. Raises `HeredocError`."""
+
+def repair_json(text: str) -> tuple[str, str, tuple[str, ...]]:
+    """`(outcome, text, repairs)`: see `agentkit_fast.text.repair_json`."""
 
 def repair_surrogates(text: str) -> str:
     """`text` itself where it holds no surrogates; else pairs joined and each lone one as U+FFFD."""

@@ -5,6 +5,8 @@
 //! point.
 #![forbid(unsafe_code)]
 
+pub mod heredoc;
+pub mod json;
 pub mod neutralize;
 pub mod repetition;
 pub mod shape;

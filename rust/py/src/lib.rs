@@ -4,6 +4,8 @@
 use pyo3::prelude::*;
 
 mod gguf;
+mod heredoc;
+mod json;
 mod repetition;
 mod shape;
 mod slots;
@@ -18,6 +20,12 @@ mod _core {
 
     #[pymodule_export]
     use crate::gguf::GgufHeader;
+    #[pymodule_export]
+    use crate::heredoc::{
+        HeredocStream, heredoc_grammar, heredoc_prompt, parse_tool_calls, render_tool_call,
+    };
+    #[pymodule_export]
+    use crate::json::{check_arguments, loose_json, rejected_arguments, repair_json};
     #[pymodule_export]
     use crate::repetition::RepetitionGuard;
     #[pymodule_export]

@@ -65,7 +65,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for TextArg<'a, 'py> {
         let string = object.cast::<PyString>()?;
         let text = match <&'a str>::extract(object) {
             Ok(text) => Cow::Borrowed(text),
-            Err(_) => Cow::Owned(decode_utf16(string)?),
+            Err(_) => Cow::Owned(join_units(utf16_units(string)?)),
         };
         Ok(Self {
             object: string,
@@ -74,17 +74,59 @@ impl<'a, 'py> FromPyObject<'a, 'py> for TextArg<'a, 'py> {
     }
 }
 
-/// Surrogate pairs joined, a lone surrogate replaced by one U+FFFD.
-fn decode_utf16(object: Borrowed<'_, '_, PyString>) -> PyResult<String> {
+fn utf16_units(object: Borrowed<'_, '_, PyString>) -> PyResult<Vec<u16>> {
     let bytes: Vec<u8> = object
         .call_method1("encode", ("utf-16-le", "surrogatepass"))?
         .extract()?;
-    let units = bytes
+    Ok(bytes
         .chunks_exact(2)
-        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-    Ok(char::decode_utf16(units)
-        .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
         .collect())
+}
+
+/// Surrogate pairs joined, a lone surrogate replaced by one U+FFFD.
+fn join_units(units: Vec<u16>) -> String {
+    char::decode_utf16(units)
+        .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+        .collect()
+}
+
+/// One piece of a text that comes in pieces: a cut may fall inside a surrogate pair.
+pub enum StreamArg<'a> {
+    Text(&'a str),
+    Units(Vec<u16>),
+}
+
+impl<'a> StreamArg<'a> {
+    /// The text of this piece after `half`, the first half of a pair that the piece before ended with. The
+    /// first half of a pair that this piece ends with is left in `half`.
+    pub fn join(self, half: &mut Option<u16>) -> Cow<'a, str> {
+        let mut units: Vec<u16> = half.take().into_iter().collect();
+        match self {
+            Self::Text(text) if units.is_empty() => return Cow::Borrowed(text),
+            Self::Text("") => *half = units.pop(),
+            Self::Text(text) => {
+                return Cow::Owned(format!("{}{text}", char::REPLACEMENT_CHARACTER));
+            }
+            Self::Units(more) => {
+                units.extend(more);
+                *half = units.pop_if(|unit| (0xd800..0xdc00).contains(unit));
+            }
+        }
+        Cow::Owned(join_units(units))
+    }
+}
+
+impl<'a> FromPyObject<'a, '_> for StreamArg<'a> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, '_, PyAny>) -> PyResult<Self> {
+        let string = object.cast::<PyString>()?;
+        match <&'a str>::extract(object) {
+            Ok(text) => Ok(Self::Text(text)),
+            Err(_) => Ok(Self::Units(utf16_units(string)?)),
+        }
+    }
 }
 
 /// `text` itself where it holds no surrogates, else a repaired copy.
