@@ -11,11 +11,7 @@ from agentkit_fast import model_words
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.entries import new_id
 from agentkit_fast.messages import ToolCall
-
-try:
-    from agentkit_fast.text import check_arguments, rejected_arguments
-except ImportError:
-    from agentkit_fast._firstslice import check_arguments, rejected_arguments
+from agentkit_fast.text import check_arguments, rejected_arguments
 
 __all__ = ["CutCall", "GatedCall", "distinct_ids", "gate", "heredoc_leftovers", "was_cut"]
 
