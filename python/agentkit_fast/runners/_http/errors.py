@@ -13,13 +13,18 @@ import msgspec
 
 from agentkit_fast.errors import InputTooLarge, RunnerError, TruncatedToolCall
 
-__all__ = ["Refusal", "classify", "read_refusal"]
+__all__ = ["Refusal", "classify", "loads", "read_refusal", "retry_after_of"]
 
 # Enough for any message and for the raw text of a tool call a server could not parse.
 MAX_BODY_SHOWN = 2000
 
 _OVERFLOW_CODES = frozenset(
-    {"exceed_context_size_error", "context_length_exceeded", "context_window_exceeded", "string_above_max_length"}
+    {
+        "exceed_context_size_error",
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "string_above_max_length",
+    }
 )
 _OVERFLOW_WORDS = re.compile(
     r"exceeds? (?:the |its )?(?:available |maximum |model'?s? |max(?:imum)? )*(?:context|input|prompt|token)"
@@ -32,6 +37,7 @@ _OVERFLOW_WORDS = re.compile(
     r"|prompt (?:is )?too (?:long|large)|input (?:is )?too (?:long|large)"
     r"|(?:prompt|input)[^.]{0,40}longer than the (?:context|maximum)"
     r"|no user query found in messages"
+    r"|must have less than \d+ tokens"
     r"|requested tokens[^.]{0,30}exceed"
     r"|reduce the length of the (?:messages|prompt|input)"
     r"|too many (?:input |prompt )?tokens\b(?![^.]*per (?:minute|second|day))",
@@ -60,7 +66,6 @@ class Refusal(msgspec.Struct, kw_only=True, frozen=True):
     message: str
     kind: str = ""
     code: int = 0
-    retry_after: float | None = None
     prompt_tokens: int = 0
     context_tokens: int = 0
 
@@ -126,17 +131,22 @@ def read_refusal(value: Any) -> Refusal | None:
     kind = inner.get("type")
     words = " ".join(word for word in (kind, code) if isinstance(word, str))
     status = _count(code, inner.get("status"), value.get("status_code"))
-    wait = _number(value.get("retry_after"))
-    if wait is None:
-        wait = _number(inner.get("retry_after"))
     return Refusal(
         message=message,
         kind=words,
         code=status if 100 <= status < 600 else 0,
-        retry_after=wait,
         prompt_tokens=_count(inner.get("n_prompt_tokens")),
         context_tokens=_count(inner.get("n_ctx"), inner.get("max_model_len")),
     )
+
+
+def retry_after_of(value: Any) -> float | None:
+    """Seconds to wait that a decoded body asks for, at its top or under `error`."""
+    if not isinstance(value, dict):
+        return None
+    wait = _number(value.get("retry_after"))
+    inner = value.get("error")
+    return _number(inner.get("retry_after")) if wait is None and isinstance(inner, dict) else wait
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> int:

@@ -20,8 +20,7 @@ from agentkit_fast.errors import (
     StreamInterrupted,
 )
 from agentkit_fast.messages import StreamChunk
-from agentkit_fast.runners._http import request as requests
-from agentkit_fast.runners._http.errors import classify, loads, read_refusal
+from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
 from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
 
@@ -219,9 +218,10 @@ def _answered(context: Context, send: Send, retries: _Retries, adapt: Any = None
         refused = classify(status, body, context.where)
         if type(refused) is not RunnerError:
             raise refused
-        refusal = read_refusal(loads(body))
+        value = loads(body)
+        refusal = read_refusal(value)
         if status == 429 or status >= 500:
-            asked = _asked(context, outcome, refusal.retry_after if refusal else None)
+            asked = _asked(context, outcome, retry_after_of(value))
             kind: Kind = "rate_limit" if status == 429 else "server_error"
             reason = refusal.message if refusal else f"HTTP {status}"
             yield retries.wait_or_raise(kind, status, asked, reason, refused)
@@ -322,8 +322,10 @@ def stream_reply(
             yield _after_error(retries, reader, found)
             continue
         if isinstance(ended, Failed) and ended.timeout and not reader.finished:
-            because = ended.reason if ended.cause is None or context.remaining() <= 0 else (
-                f"nothing came for {context.timeout_s:g} s"
+            because = (
+                ended.reason
+                if ended.cause is None or context.remaining() <= 0
+                else (f"nothing came for {context.timeout_s:g} s")
             )
             raise reader.interrupted(because) from ended.cause
         if isinstance(ended, Failed) and reader.bytes == 0 and not reader.finished:

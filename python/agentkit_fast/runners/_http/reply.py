@@ -15,7 +15,7 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError, StreamInterrupted
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
 from agentkit_fast.runners._http.assembly import CallAssembler
-from agentkit_fast.runners._http.errors import classify, loads, read_refusal
+from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
 from agentkit_fast.runners._http.sse import MAX_EVENT_BYTES, SseDecoder
 
 __all__ = ["ErrorInStream", "ReplyReader", "read_usage", "reply_of_body"]
@@ -24,7 +24,7 @@ GuardFactory = Callable[[str], Any]
 _decode = msgspec.json.Decoder().decode
 
 
-class ErrorInStream(Exception):  # noqa: N818 -- internal; what it becomes depends on what was shown already
+class ErrorInStream(Exception):
     """The server put an error into a 200 reply. `status` is the status its body names (0: none)."""
 
     def __init__(self, error: RunnerError, status: int, retry_after: float | None) -> None:
@@ -128,7 +128,7 @@ class ReplyReader:
         refusal = read_refusal(value)
         if refusal is not None:
             error = classify(200, data, self._where)
-            raise ErrorInStream(error, refusal.code, refusal.retry_after)
+            raise ErrorInStream(error, refusal.code, retry_after_of(value))
 
     def _take(self, value: dict[str, Any]) -> list[StreamChunk]:
         usage = value.get("usage")
@@ -241,9 +241,9 @@ class ReplyReader:
         if not self.finished:
             raise self.interrupted(because)
         chunks = []
-        held = {channel: "\ufffd" if half else "" for channel, half in self._held.items()}
-        if any(held.values()):
-            chunks.append(StreamChunk(**held))
+        if any(self._held.values()):
+            lost = {channel: "\ufffd" if half else "" for channel, half in self._held.items()}
+            chunks.append(StreamChunk(content=lost["content"], reasoning=lost["reasoning"]))
         calls = self._calls.finish()
         reason = self.finish_reason
         if calls and usage is not None and 0 < self._max_tokens <= usage.completion_tokens:
@@ -292,7 +292,9 @@ def read_usage(usage: dict[str, Any], timings: dict[str, Any], latency_ms: int) 
     if not usage and not timings:
         return None
     wire = dict(usage)
-    if "prompt_tokens" not in wire and ("cache_read_input_tokens" in wire or "cache_creation_input_tokens" in wire):
+    if "prompt_tokens" not in wire and (
+        "cache_read_input_tokens" in wire or "cache_creation_input_tokens" in wire
+    ):
         # Anthropic's `input_tokens` leaves out what was read from or written to the cache; ours includes it.
         wire["prompt_tokens"] = sum(
             _whole_number(wire.get(key))

@@ -45,7 +45,9 @@ def _wire_message(message: Any, reasoning: str) -> dict[str, Any]:
     elif isinstance(message, Mapping):
         wire = dict(message)
     else:
-        raise TypeError(f"A message is a Message or a dict in OpenAI's shape, not {type(message).__name__}.")
+        raise TypeError(
+            f"A message is a Message or a dict in OpenAI's shape, not {type(message).__name__}."
+        )
     if reasoning not in ("", "reasoning_content") and "reasoning_content" in wire:
         wire[reasoning] = wire.pop("reasoning_content")
     if "tool_calls" in wire and not wire["tool_calls"]:
@@ -121,8 +123,7 @@ def chat_body(
             # Where a name cannot be demanded, only that tool is offered and a call is.
             body["tools"] = [t for t in body["tools"] if t.get("function", {}).get("name") == choice]
             body["tool_choice"] = "required"
-    for key, value in options.extra.items():
-        body[key] = value
+    body.update(options.extra)
     return body
 
 

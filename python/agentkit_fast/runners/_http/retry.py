@@ -14,6 +14,7 @@ __all__ = ["RetryEvent", "RetryPolicy", "asked_delay"]
 MAX_ASKED_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
+RECONNECT_S = 0.1
 JITTER = 0.2
 
 Kind = Literal["rate_limit", "server_error", "connection"]
@@ -65,6 +66,9 @@ class RetryPolicy(msgspec.Struct, kw_only=True, frozen=True):
         if kind != "rate_limit" and attempt >= self.attempts:
             return None
         delay = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 1, 30))
+        if kind == "connection":
+            # The first one is most often a pooled connection that the server closed in the meantime.
+            delay = RECONNECT_S if attempt == 1 else delay / 2
         if asked_s is not None:
             # "At once" is honoured once: a server that always says 0 would be called in a tight loop.
             delay = min(asked_s, MAX_ASKED_S) if asked_s > 0 or attempt == 1 else delay
