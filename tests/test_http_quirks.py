@@ -81,7 +81,7 @@ def test_over_a_socket(row: Quirk) -> None:
     error = None
     with (
         WireServer(answer(row)) as wire,
-        HttpRunner(wire.url, "m", retry_5xx_attempts=1, repetition=False) as runner,
+        HttpRunner(wire.url, "m", retry_5xx_attempts=1) as runner,
     ):
         try:
             chunks.extend(
@@ -100,7 +100,7 @@ def test_over_a_socket(row: Quirk) -> None:
 def test_async_over_a_socket(row: Quirk) -> None:
     async def run(url: str) -> tuple[list[StreamChunk], BaseException | None]:
         chunks = []
-        async with HttpRunner(url, "m", retry_5xx_attempts=1, repetition=False) as runner:
+        async with HttpRunner(url, "m", retry_5xx_attempts=1) as runner:
             try:
                 async for chunk in runner.achat_stream(
                     [Message(role="user", content=row.sent)], options=options_of(row)

@@ -293,7 +293,7 @@ def test_nobody_listens() -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     seen: list[RetryEvent] = []
-    runner = HttpRunner(url, "m", retry_5xx_attempts=2, on_retry=seen.append, repetition=False)
+    runner = HttpRunner(url, "m", retry_5xx_attempts=2, on_retry=seen.append)
     with runner, pytest.raises(StreamInterrupted, match="server running"):
         list(runner.chat_stream(HELLO))
     assert [event.kind for event in seen] == ["connection"]
@@ -418,7 +418,7 @@ def test_cancelling_a_task_closes_the_connection() -> None:
         wire.hang_up()
 
     async def run(url: str) -> None:
-        async with HttpRunner(url, "m", repetition=False) as runner:
+        async with HttpRunner(url, "m") as runner:
 
             async def read() -> None:
                 async for _ in runner.achat_stream(HELLO):
@@ -433,7 +433,7 @@ def test_cancelling_a_task_closes_the_connection() -> None:
 
 
 def test_the_trace_id_and_the_key_go_out_as_headers() -> None:
-    with WireServer(says("a")) as wire, HttpRunner(wire.url, "m", api_key="k", repetition=False) as runner:
+    with WireServer(says("a")) as wire, HttpRunner(wire.url, "m", api_key="k") as runner:
         list(runner.chat_stream(HELLO, options=ChatOptions(trace_id="t-1")))
         list(runner.chat_stream(HELLO))
     first, second = wire.posts
@@ -456,7 +456,7 @@ def test_an_overflow_is_not_asked_again() -> None:
 def test_a_server_on_this_machine_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    with WireServer(says("a")) as wire, HttpRunner(wire.url, "m", repetition=False) as runner:
+    with WireServer(says("a")) as wire, HttpRunner(wire.url, "m") as runner:
         assert text_of(runner.chat_stream(HELLO)) == "a"
 
 

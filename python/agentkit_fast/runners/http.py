@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
+import msgspec
+
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.endpoint_tokenizer import EndpointTokenizer
+from agentkit_fast.errors import RunnerError
+from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef
 from agentkit_fast.protocols import RunnerProfile
-from agentkit_fast.runners._http import exchange, profiles
+from agentkit_fast.runners._http import discovery, exchange, profiles, tokenizing
 from agentkit_fast.runners._http import request as requests
 from agentkit_fast.runners._http.connection import Clients
-from agentkit_fast.runners._http.drivers import SyncReply, areply
+from agentkit_fast.runners._http.drivers import SyncReply, adrive, areply, drive
+from agentkit_fast.runners._http.errors import loads
+from agentkit_fast.runners._http.profiles import Provider
+from agentkit_fast.runners._http.relay import relay, to_sse
+from agentkit_fast.runners._http.reply import ErrorInStream, reply_of_body
 from agentkit_fast.runners._http.retry import RetryEvent, RetryPolicy
 from agentkit_fast.runners._http.sizes import prompt_floor
 
-__all__ = ["HttpRunner", "RetryEvent"]
+__all__ = ["HttpRunner", "Provider", "RetryEvent", "relay", "to_sse"]
+
+
+# A batch that every server seen takes in one request.
+EMBED_AT_ONCE = 128
 
 
 class HttpRunner:
@@ -75,8 +91,18 @@ class HttpRunner:
             **({"authorization": f"Bearer {api_key}"} if api_key else {}),
             **{name.lower(): value for name, value in (headers or {}).items()},
         }
+        self._endpoint = exchange.Endpoint(self.root, self.api, model, self._headers)
         self._clients = Clients(self.root, transport=transport, async_transport=async_transport)
         self._adapted: set[str] = set()
+        self._found: discovery.Found | None = None
+        self._finding = threading.Lock()
+        self._tokenizer = EndpointTokenizer(
+            base_url,
+            model,
+            timeout=min(60.0, self._timeout_s),
+            headers=self._headers,
+            clients=self._clients,
+        )
 
     def chat_stream(
         self,
@@ -107,22 +133,104 @@ class HttpRunner:
         """As `chat_stream`, awaited. Cancelling the task closes the connection."""
         return areply(self._clients.for_loop, self._chat(messages, tools, options, deadline_s))
 
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[dict[str, Any]] | Any,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Message:
+        """One round, not streamed: the assistant's message. Errors are those of `chat_stream`."""
+        reply: Message = drive(self._clients.sync(), self._chat_whole(messages, tools, options, deadline_s))
+        return reply
+
+    async def achat(
+        self,
+        messages: Sequence[Message] | Sequence[dict[str, Any]] | Any,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Message:
+        """As `chat`, awaited."""
+        rule = self._chat_whole(messages, tools, options, deadline_s)
+        reply: Message = await adrive(self._clients.for_loop(), rule)
+        return reply
+
+    def count_tokens(self, text: str) -> int | None:
+        """Tokens in `text` by the endpoint's own tokenizer, or `None` where it has none.
+
+        No BOS is counted, and control-token spellings count as the text they are.
+        """
+        return self._tokenizer.try_count(text)
+
+    def count_prompt(
+        self, messages: Sequence[Message] | Sequence[dict[str, Any]] | Any, tools: Sequence[ToolDef] = ()
+    ) -> int | None:
+        """Tokens of a whole request, template and tools included, as the endpoint counts them; or `None`."""
+        body = self._body(messages, tools, ChatOptions(), stream=False)
+        rule = tokenizing.count_prompt(self._context(), self._endpoint, self._tokenizer.dialect, body)
+        count: int | None = drive(self._clients.sync(), rule)
+        return count
+
+    def embed(self, texts: Sequence[str], model: str = "") -> list[list[float]]:
+        """One vector for each text, by `model` (default: the runner's)."""
+        vectors: list[list[float]] = drive(self._clients.sync(), self._embed(texts, model))
+        return vectors
+
+    async def aembed(self, texts: Sequence[str], model: str = "") -> list[list[float]]:
+        """As `embed`, awaited."""
+        vectors: list[list[float]] = await adrive(self._clients.for_loop(), self._embed(texts, model))
+        return vectors
+
     @property
-    def provider(self) -> profiles.Provider:
+    def provider(self) -> Provider:
         """What kind of server this is, as far as it is known."""
-        return self._provider or profiles.by_name("unknown")
+        return self._provider or (self._found.provider if self._found else profiles.by_name("unknown"))
 
     @property
     def profile(self) -> RunnerProfile:
-        """What the endpoint and its model take."""
-        if self._profile is None:
-            provider = self.provider
-            return RunnerProfile(
-                grammar=provider.grammar,
-                json_schema=provider.json_schema,
-                reasoning=bool(provider.reasoning_field),
-            )
-        return self._profile
+        """What the endpoint and its model take.
+
+        Reading it for the first time asks the endpoint (a few quick requests, 3 s each at most); nothing is asked
+        where `profile=` was given. An event loop that must not wait for that calls `await aprofile()` before.
+        """
+        if self._profile is not None:
+            return self._profile
+        with self._finding:
+            if self._found is None or not self._found.reached:
+                self._found = drive(self._clients.sync(), self._discover())
+        return self._profile_of(self._found)
+
+    async def aprofile(self) -> RunnerProfile:
+        """As `profile`, awaited."""
+        if self._profile is not None:
+            return self._profile
+        if self._found is None or not self._found.reached:
+            self._found = await adrive(self._clients.for_loop(), self._discover())
+        return self._profile_of(self._found)
+
+    def context_window(self) -> int:
+        """The model's window in tokens as the endpoint tells it (for llama.cpp: that of one slot); 0: unknown."""
+        return self.profile.context_tokens
+
+    def discover_context(self) -> int:
+        """The window by all means: told, or read from the refusal of a prompt that fits no model; 0: unknown.
+
+        The refusal costs nothing but a 15 MB request, made at most once and only where the endpoint does not
+        tell its window. What is found is remembered in `profile`.
+        """
+        window = self.profile.context_tokens
+        if window or self._profile is not None:
+            return window
+        if self.provider.silent_truncation:
+            return 0  # it would not refuse, but cut the prompt and answer
+        rule = discovery.overflow_window(self._context(), self._endpoint, self.provider.max_tokens_key)
+        window = int(drive(self._clients.sync(), rule))
+        if window and self._found is not None:
+            self._found = msgspec.structs.replace(self._found, context_tokens=window)
+        return window
 
     def close(self) -> None:
         """Close the connections used by blocking calls."""
@@ -158,6 +266,19 @@ class HttpRunner:
             deadline=None if deadline_s is None else time.monotonic() + deadline_s,
         )
 
+    def _discover(self) -> exchange.Rule:
+        return discovery.discover(self._context(), self._endpoint, self._provider)
+
+    def _profile_of(self, found: discovery.Found) -> RunnerProfile:
+        counter = self._tokenizer if found.provider.tokenize else None
+        return found.profile(counter=counter, safe_prompts=False)
+
+    def _known_profile(self) -> RunnerProfile:
+        """The profile as far as it is known, without asking."""
+        if self._profile is not None:
+            return self._profile
+        return RunnerProfile() if self._found is None else self._profile_of(self._found)
+
     def _post(self, url: str, body: dict[str, Any], trace_id: str = "") -> exchange.Send:
         headers = {**self._headers, "x-trace-id": trace_id} if trace_id else self._headers
         return exchange.Send("POST", url, headers, requests.encode_body(body))
@@ -167,11 +288,10 @@ class HttpRunner:
     ) -> exchange.Rule:
         options = options or ChatOptions()
         body = self._body(messages, tools, options, stream=True)
-        profile = self._profile
         wire = body["messages"]
         sizes = exchange.Sizes(
             floor=lambda: prompt_floor(wire, chars_per_token=8 if self.provider.silent_truncation else 12),
-            window=profile.context_tokens if profile is not None else 0,
+            window=self._known_profile().context_tokens,
         )
         return exchange.stream_reply(
             self._context(deadline_s),
@@ -185,7 +305,7 @@ class HttpRunner:
     def _body(
         self, messages: Any, tools: Sequence[Any], options: ChatOptions, *, stream: bool
     ) -> dict[str, Any]:
-        profile = self._profile or RunnerProfile()
+        profile = self._known_profile()
         body = requests.chat_body(
             self.model,
             messages,
@@ -199,6 +319,39 @@ class HttpRunner:
         )
         return requests.apply_adaptations(body, self._adapted)
 
+    def _chat_whole(
+        self, messages: Any, tools: Sequence[Any], options: ChatOptions | None, deadline_s: float | None
+    ) -> exchange.Rule:
+        options = options or ChatOptions()
+        body = self._body(messages, tools, options, stream=False)
+        _, answer = yield from exchange.ask(
+            self._context(deadline_s),
+            self._post(f"{self.api}/chat/completions", body, options.trace_id),
+            lambda status, said: self._adapt(body, status, said),
+        )
+        try:
+            chunks = reply_of_body(answer, self.api, 0, options.max_tokens)
+        except ErrorInStream as found:
+            raise found.error from None
+        calls: list[ToolCall] = [chunk.tool_call for chunk in chunks if chunk.tool_call is not None]
+        return Message(
+            role="assistant",
+            content="".join(chunk.content for chunk in chunks),
+            reasoning="".join(chunk.reasoning for chunk in chunks),
+            tool_calls=tuple(calls),
+        )
+
+    def _embed(self, texts: Sequence[str], model: str) -> exchange.Rule:
+        if isinstance(texts, str):
+            raise TypeError("embed takes a list of texts, not one text.")
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), EMBED_AT_ONCE):
+            some = [repair_text(text) for text in texts[start : start + EMBED_AT_ONCE]]
+            send = self._post(f"{self.api}/embeddings", {"model": model or self.model, "input": some})
+            _, answer = yield from exchange.ask(self._context(), send)
+            vectors += _vectors(answer, len(some), self.api)
+        return vectors
+
     def _adapt(self, body: dict[str, Any], status: int, said: str) -> bytes | None:
         changed = requests.adaptation(body, status, said)
         if changed is None:
@@ -208,6 +361,32 @@ class HttpRunner:
         body.clear()
         body.update(fresh)
         return requests.encode_body(body)
+
+
+def _vectors(answer: bytes, want: int, where: str) -> list[list[float]]:
+    value = loads(answer)
+    data = value.get("data") if isinstance(value, dict) else None
+    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    if all(isinstance(entry.get("index"), int) for entry in entries):
+        entries.sort(
+            key=lambda entry: int(entry["index"])
+        )  # some gateways give them in the order they ended
+    vectors = []
+    for entry in entries:
+        vector = entry.get("embedding")
+        if isinstance(vector, str):
+            raw = base64.b64decode(vector)
+            vector = list(struct.unpack(f"<{len(raw) // 4}f", raw))
+        if not isinstance(vector, list) or not vector:
+            break
+        vectors.append([float(number) for number in vector])
+    if len(vectors) != want:
+        raise RunnerError(
+            f"{where}/embeddings gave {len(vectors)} vectors for {want} texts.",
+            status=200,
+            body=answer[:2000].decode("utf-8", "replace"),
+        )
+    return vectors
 
 
 def _guard_factory(repetition: Mapping[str, Any] | bool | None) -> Callable[[str], Any] | None:

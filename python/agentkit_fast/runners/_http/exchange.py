@@ -24,7 +24,7 @@ from agentkit_fast.runners._http.errors import classify, loads, read_refusal, re
 from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
 
-__all__ = ["Answer", "Close", "Context", "Failed", "Read", "Send", "Wait", "ask", "stream_reply"]
+__all__ = ["Answer", "Close", "Context", "Endpoint", "Failed", "Read", "Send", "Wait", "ask", "stream_reply"]
 
 # More than any error message; what is longer is cut, so that a hostile body cannot fill the memory.
 MAX_ERROR_BODY = 1 << 20
@@ -74,6 +74,15 @@ class Failed(msgspec.Struct, frozen=True):
 
 Effect = Send | Read | Close | Wait | list[StreamChunk]
 Rule = Generator[Effect, Any, Any]
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where to ask: `root` is the server, `api` its `/v1`."""
+
+    root: str
+    api: str
+    model: str
+    headers: dict[str, str]
 
 
 class Context(msgspec.Struct):
