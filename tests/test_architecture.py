@@ -20,7 +20,7 @@ PARTNERS = {
     "llama_cpp": {"runners.local", "cli", "tokens"},
     "llguidance": {"runners.local", "cli"},
     "mcp": {"mcp", "cli"},
-    "numpy": {"tokens", "prompt", "runners.local"},
+    "numpy": {"endpoint_tokenizer", "tokens", "prompt", "runners.local"},
     "opentelemetry": {"tracing"},
     "tokenizers": {"tokens"},
     "langchain_core": {"hosts"},

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         text_part,
     )
     from agentkit_fast.protocols import RunnerProfile
-    from agentkit_fast.runners import RecordingRunner, ReplayRunner, ScriptedRunner
+    from agentkit_fast.runners import HttpRunner, RecordingRunner, ReplayRunner, RetryEvent, ScriptedRunner
     from agentkit_fast.session import Session, cancel_requested
     from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.stores import MemoryStore
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
         section_names,
         truncate_middle,
     )
-    from agentkit_fast.tokens import CharsByFour, budget
+    from agentkit_fast.tokens import CharsByFour, EndpointTokenizer, LearningCounter, budget
     from agentkit_fast.tools import Tool, ToolSet, tool
     from agentkit_fast.tracing import ConsoleTracer, OTelTracer
 
@@ -154,7 +154,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "text_part",
     ),
     "protocols": ("RunnerProfile",),
-    "runners": ("RecordingRunner", "ReplayRunner", "ScriptedRunner"),
+    "runners": ("HttpRunner", "RecordingRunner", "ReplayRunner", "RetryEvent", "ScriptedRunner"),
     "session": ("Session", "cancel_requested"),
     "shaping": ("ShapePolicy", "Window", "plain_window"),
     "stores": ("MemoryStore",),
@@ -184,7 +184,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "section_names",
         "truncate_middle",
     ),
-    "tokens": ("CharsByFour", "budget"),
+    "tokens": ("CharsByFour", "EndpointTokenizer", "LearningCounter", "budget"),
     "tools": ("Tool", "ToolSet", "tool"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from agentkit_fast import _core
+from agentkit_fast.endpoint_tokenizer import EndpointTokenizer, LearningCounter
 
-__all__ = ["CharsByFour", "budget"]
+__all__ = ["CharsByFour", "EndpointTokenizer", "LearningCounter", "budget"]
 
 
 class CharsByFour:

@@ -6,16 +6,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentkit_fast.runners.http import HttpRunner, Provider, RetryEvent, relay, to_sse
     from agentkit_fast.runners.recording import RecordingRunner, ReplayRunner
     from agentkit_fast.runners.scripted import ScriptedRunner
 
 _HOMES: dict[str, str] = {
+    "HttpRunner": "http",
+    "Provider": "http",
     "RecordingRunner": "recording",
     "ReplayRunner": "recording",
+    "RetryEvent": "http",
     "ScriptedRunner": "scripted",
+    "relay": "http",
+    "to_sse": "http",
 }
 
-__all__ = ["RecordingRunner", "ReplayRunner", "ScriptedRunner"]
+__all__ = [
+    "HttpRunner",
+    "Provider",
+    "RecordingRunner",
+    "ReplayRunner",
+    "RetryEvent",
+    "ScriptedRunner",
+    "relay",
+    "to_sse",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,18 @@ from agentkit_fast.runners._http.errors import classify, loads, read_refusal, re
 from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
 
-__all__ = ["Answer", "Close", "Context", "Endpoint", "Failed", "Read", "Send", "Wait", "ask", "stream_reply"]
+__all__ = [
+    "Answer",
+    "Close",
+    "Context",
+    "Endpoint",
+    "Failed",
+    "Read",
+    "Send",
+    "Wait",
+    "ask",
+    "stream_reply",
+]
 
 # More than any error message; what is longer is cut, so that a hostile body cannot fill the memory.
 MAX_ERROR_BODY = 1 << 20

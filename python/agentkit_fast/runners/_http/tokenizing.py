@@ -79,7 +79,9 @@ def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
         ("llama.cpp", _llama_body("probe text")),
         ("vllm", _vllm_body(endpoint.model, "probe text")),
     ):
-        send = msgspec.structs.replace(_send(f"{endpoint.root}/tokenize", endpoint.headers, body), timeout_s=5.0)
+        send = msgspec.structs.replace(
+            _send(f"{endpoint.root}/tokenize", endpoint.headers, body), timeout_s=5.0
+        )
         status, _, answer = yield from ask_once(context, send)
         answered = answered or status != 0
         value = loads(answer) if status == 200 else None
@@ -115,7 +117,9 @@ def encode(
     if dialect == "llama.cpp":
         bodies = [_llama_body(text, parse_special=parse_special)]
     else:
-        bodies = [_vllm_body(endpoint.model, piece) for piece in ([text] if parse_special else _pieces(text))]
+        bodies = [
+            _vllm_body(endpoint.model, piece) for piece in ([text] if parse_special else _pieces(text))
+        ]
     ids: list[int] = []
     for body in bodies:
         _, answer = yield from ask(context, _send(url, endpoint.headers, body))
@@ -128,16 +132,16 @@ def encode(
     return ids
 
 
-_PROMPT_FIELDS = ("model", "messages", "tools", "chat_template_kwargs")
+_PROMPT_FIELDS: tuple[str, ...] = ("model", "messages", "tools", "chat_template_kwargs")
 
 
 def count_prompt(context: Context, endpoint: Endpoint, dialect: Dialect, body: dict[str, Any]) -> Rule:
     """Tokens of a whole chat request, template and tools included; `None` where the endpoint cannot say."""
-    asked = {
-        key: body[key] for key in ("model", "messages", "tools", "chat_template_kwargs") if key in body
-    }
+    asked: dict[str, Any] = {key: body[key] for key in _PROMPT_FIELDS if key in body}
     if dialect == "vllm":
-        send = _send(f"{endpoint.root}/tokenize", endpoint.headers, {**asked, "add_generation_prompt": True})
+        send = _send(
+            f"{endpoint.root}/tokenize", endpoint.headers, {**asked, "add_generation_prompt": True}
+        )
         key = "count"
     elif dialect == "llama.cpp":
         send = _send(f"{endpoint.api}/chat/completions/input_tokens", endpoint.headers, asked)
