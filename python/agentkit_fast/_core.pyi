@@ -125,8 +125,24 @@ def capture_slots(result: str) -> dict[str, str]:
 def chars_by_four(text: str) -> int:
     """Tokens in `text` by the rule "four UTF-8 bytes a token, rounded up"."""
 
+def decode_tight(text: str) -> str:
+    """The JSON of a text that `encode_tight` wrote; any other text as it is.
+
+    Key order and the text of numbers are kept. A short word that stands alone (at most 64 bytes, no blank,
+    no `=`) is taken for a string that lost its quotes.
+    """
+
 def default_special_tokens() -> list[str]:
     """Spellings of the default set, sorted."""
+
+def encode_tight(json_text: str) -> str:
+    """A JSON result with fewer tokens: `decode_tight` gives equal JSON, key order and numbers as they were.
+
+    An object becomes a line `key=value` for each pair; an array of objects with the same keys becomes
+    `[N]col,col` and N lines of cells; other arrays and objects keep their brackets; strings lose their
+    quotes where they cannot be taken for anything else. Text that is no JSON, or is nested more than 128
+    deep, comes back as it is.
+    """
 
 def expand_slots(text: str, slots: dict[str, str]) -> str:
     """`text` with `{name}` replaced wherever `slots` has the name; every other brace stays.

@@ -17,6 +17,8 @@ from agentkit_fast import _core
 from agentkit_fast._core import (
     RepetitionGuard,
     capture_slots,
+    decode_tight,
+    encode_tight,
     expand_slots,
     neutralize_special_tokens,
     restore_special_tokens,
@@ -59,6 +61,8 @@ __all__ = [
     "SpecialTokens",
     "capture_slots",
     "check_arguments",
+    "decode_tight",
+    "encode_tight",
     "expand_entries",
     "expand_slots",
     "heredoc_grammar",

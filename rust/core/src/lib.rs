@@ -12,5 +12,6 @@ pub mod repetition;
 pub mod shape;
 pub mod slots;
 pub mod special_tokens;
+pub mod tight;
 pub mod tokens;
 pub mod truncate;

@@ -11,6 +11,7 @@ mod shape;
 mod slots;
 mod special_tokens;
 mod text_arg;
+mod tight;
 mod tokens;
 mod truncate;
 
@@ -39,6 +40,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::text_arg::repair_surrogates;
+    #[pymodule_export]
+    use crate::tight::{decode_tight, encode_tight};
     #[pymodule_export]
     use crate::tokens::chars_by_four;
     #[pymodule_export]
