@@ -14,6 +14,32 @@ DEBUG_BUILD: bool
 __version__: str
 
 @final
+class AbortFlag:
+    """A flag that C code polls without the interpreter, for llama.cpp's abort callback.
+
+    Keep the object alive for as long as C code may poll it.
+    """
+
+    def __new__(cls) -> Self: ...
+    def set(self) -> None:
+        """Ask the running computation to stop."""
+
+    def clear(self) -> None:
+        """Let computations run again."""
+
+    @property
+    def raised(self) -> bool:
+        """Whether it is set."""
+
+    @property
+    def callback(self) -> int:
+        """Address of a C function `bool (void *data)` that answers whether the flag is set."""
+
+    @property
+    def data(self) -> int:
+        """What to hand that function."""
+
+@final
 class GgufHeader:
     """The metadata of a GGUF file. Only the header is read, however large the file is.
 

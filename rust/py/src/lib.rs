@@ -3,6 +3,7 @@
 
 use pyo3::prelude::*;
 
+mod abort;
 mod gguf;
 mod heredoc;
 mod json;
@@ -19,6 +20,8 @@ mod truncate;
 mod _core {
     use super::*;
 
+    #[pymodule_export]
+    use crate::abort::AbortFlag;
     #[pymodule_export]
     use crate::gguf::GgufHeader;
     #[pymodule_export]

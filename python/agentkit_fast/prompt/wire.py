@@ -1,0 +1,107 @@
+"""Messages as a chat template expects to see them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.messages import Message, ToolDef
+from agentkit_fast.prompt.template import Owned
+
+__all__ = ["ROLES", "template_messages", "template_tools"]
+
+# Some templates build a control token from the role (`'<|' + role + '|>'`). These few may: no text of a
+# conversation can choose among them.
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+_ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+def template_messages(
+    messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, object_arguments: bool = False
+) -> list[dict[str, Any]]:
+    """Plain dicts, as templates in the wild expect them.
+
+    `content` is always a string (`None` becomes `""`, text parts are joined by newlines), an empty
+    `tool_calls` is left out, and with `object_arguments` a call's arguments are a value, not JSON text.
+    Raises `ValueError` for a role that is no plain word and for content a text template cannot carry.
+    """
+    return [_one(message, object_arguments) for message in messages]
+
+
+def _one(message: Message | Mapping[str, Any], object_arguments: bool) -> dict[str, Any]:
+    wire = message.to_wire(reasoning=True) if isinstance(message, Message) else dict(message)
+    role = wire.get("role")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise ValueError(f"{role!r:.80} is no role; use one of {', '.join(sorted(ROLES))}.")
+    wire = {str(key): _repair(value) for key, value in wire.items()}
+    wire["role"] = Owned.whole(role) if role in ROLES else role
+    wire["content"] = _text(wire.get("content"))
+    if not wire.get("tool_calls"):
+        wire.pop("tool_calls", None)
+    elif object_arguments:
+        wire["tool_calls"] = [_with_object(call) for call in wire["tool_calls"]]
+    return wire
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        raise ValueError(f"A message's content is text or a list of parts, not {type(content).__name__}.")
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            kind = part.get("type", "?") if isinstance(part, dict) else type(part).__name__
+            raise ValueError(f"This model reads text only; a message holds a part of type {kind!r:.40}.")
+    return "\n".join(texts)
+
+
+def _with_object(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
+    call = dict(call)
+    holder = call
+    if isinstance(call.get("function"), dict):
+        holder = call["function"] = dict(call["function"])
+    arguments = holder.get("arguments")
+    if arguments is None:
+        holder["arguments"] = {}
+    elif isinstance(arguments, str):
+        try:
+            value = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return call
+        if isinstance(value, dict):
+            holder["arguments"] = value
+    return call
+
+
+def _repair(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return repair_text(value)
+    if depth > 64:
+        raise ValueError("A message is nested more than 64 levels deep.")
+    if isinstance(value, Mapping):
+        return {_repair(key, depth + 1): _repair(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_repair(item, depth + 1) for item in value]
+    return value
+
+
+def template_tools(tools: Sequence[ToolDef] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tools in OpenAI's shape."""
+    return [
+        _repair(
+            tool.to_wire() if isinstance(tool, ToolDef) else getattr(tool, "to_wire", lambda t=tool: t)()
+        )
+        for tool in tools
+    ]

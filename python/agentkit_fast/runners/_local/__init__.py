@@ -1,0 +1,1 @@
+"""What `LocalRunner` is made of. Private: only `agentkit_fast.runners.local` is public."""

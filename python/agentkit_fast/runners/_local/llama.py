@@ -1,0 +1,618 @@
+"""llama.cpp through llama-cpp-python's low-level binding. The only module that touches it.
+
+Everything here is a thin, typed wrapper; what a release may change is in this one place and covered by
+`tests/test_local_llama.py`. No object here is safe to use from two threads at once, but for `Vocab`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentkit_fast._core import AbortFlag
+from agentkit_fast.errors import ModelLoadError, RunnerError
+
+__all__ = [
+    "ABORTED",
+    "NO_ROOM",
+    "Context",
+    "Grammar",
+    "LlamaTokenizer",
+    "Model",
+    "Vocab",
+    "binding",
+]
+
+Ids = NDArray[np.int32]
+
+log = logging.getLogger("agentkit_fast.llama_cpp")
+
+# What `Context.decode` returns beside 0.
+NO_ROOM = 1
+ABORTED = 2
+
+_OLDEST = (0, 3, 36)
+_NEEDED = (
+    "llama_decode",
+    "llama_get_logits_ith",
+    "llama_get_memory",
+    "llama_init_from_model",
+    "llama_memory_seq_cp",
+    "llama_memory_seq_pos_max",
+    "llama_memory_seq_pos_min",
+    "llama_memory_seq_rm",
+    "llama_model_load_from_file",
+    "llama_perf_context",
+    "llama_sampler_accept",
+    "llama_sampler_apply",
+    "llama_sampler_init_grammar",
+    "llama_set_abort_callback",
+    "llama_state_seq_get_data",
+    "llama_state_seq_set_data",
+    "llama_token_to_piece",
+    "llama_tokenize",
+)
+_CONTROL, _USER_DEFINED, _UNKNOWN, _BYTE = 8, 16, 2, 32
+
+_lock = threading.Lock()
+_binding: Any = None
+_log_sink: Any = None
+_load_errors: list[str] = []
+# ggml's log levels; 5 continues the line before. (The binding's own table still has an older order.)
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+# Without a handler anywhere, `logging` would print warnings to the terminal.
+logging.getLogger("agentkit_fast").addHandler(logging.NullHandler())
+
+
+def binding() -> Any:
+    """The low-level module, checked and set up: `ImportError` says what is missing and what to do."""
+    global _binding  # noqa: PLW0603 - one binding a process, as it is one shared library
+    with _lock:
+        if _binding is None:
+            _binding = _open()
+        return _binding
+
+
+def _open() -> Any:
+    try:
+        import llama_cpp
+        from llama_cpp import llama_cpp as lib
+    except ImportError as error:
+        raise ImportError(
+            "LocalRunner needs llama-cpp-python: pip install 'agentkit-fast[local]'."
+        ) from error
+    found = str(getattr(llama_cpp, "__version__", "0"))
+    version = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+    if not _OLDEST <= version < (0, 4):
+        raise ImportError(
+            f"llama-cpp-python {found} is installed; this release works with 0.3.36 or a later 0.3. "
+            "Install that: pip install 'llama-cpp-python>=0.3.36,<0.4'."
+        )
+    missing = [name for name in _NEEDED if not hasattr(lib, name)]
+    if missing:
+        raise ImportError(f"llama-cpp-python {found} lacks {', '.join(missing)}; install 0.3.36.")
+    _send_chatter_to_logging(lib)
+    lib.llama_backend_init()
+    return lib
+
+
+def _send_chatter_to_logging(lib: Any) -> None:
+    global _log_sink  # noqa: PLW0603 - C code keeps calling it, so it must never be collected
+    last = [logging.INFO]
+
+    @lib.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes.CFUNCTYPE
+    def sink(level: int, text: bytes, _data: object) -> None:
+        known = _LEVELS.get(level)
+        if known is not None:
+            last[0] = known
+        message = (text or b"").decode("utf-8", "replace").rstrip("\n")
+        if message.strip(" ."):
+            if last[0] >= logging.ERROR:
+                _load_errors.append(message)
+                del _load_errors[:-8]
+            # llama.cpp is talkative at "info"; here that is detail.
+            log.log(logging.DEBUG if last[0] <= logging.INFO else last[0], "%s", message)
+
+    _log_sink = sink
+    lib.llama_log_set(sink, ctypes.c_void_p(0))
+
+
+class Vocab:
+    """A model's vocabulary, by id. Safe from any thread."""
+
+    def __init__(self, lib: Any, model: Any) -> None:
+        self._lib = lib
+        self.pointer = lib.llama_model_get_vocab(model)
+        self.size = int(lib.llama_vocab_n_tokens(self.pointer))
+        attributes = np.fromiter(
+            (lib.llama_vocab_get_attr(self.pointer, token) for token in range(self.size)),
+            dtype=np.int32,
+            count=self.size,
+        )
+        self.control: NDArray[np.bool_] = (attributes & _CONTROL) != 0
+        self.special: NDArray[np.bool_] = (attributes & (_CONTROL | _USER_DEFINED | _UNKNOWN)) != 0
+        candidates = np.flatnonzero(self.special)
+        self.eog = tuple(int(t) for t in candidates if lib.llama_vocab_is_eog(self.pointer, int(t)))
+        for token in (lib.llama_vocab_eos(self.pointer), lib.llama_vocab_eot(self.pointer)):
+            if token >= 0 and token not in self.eog:
+                self.eog += (int(token),)
+        self.bos = int(lib.llama_vocab_bos(self.pointer))
+        self.eos = int(lib.llama_vocab_eos(self.pointer))
+        self.add_bos = bool(lib.llama_vocab_get_add_bos(self.pointer))
+        # Ids that may never come out as text: control tokens that do not end the generation.
+        banned = self.control.copy()
+        banned[list(self.eog)] = False
+        self.banned: NDArray[np.intp] = np.flatnonzero(banned)
+        self._pieces: dict[int, bytes] = {}
+        self._buffer = threading.local()
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token, control tokens as their spelling."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def _read_piece(self, token: int) -> bytes:
+        # llama-cpp-python's own wrapper reads into 32 bytes and loses every longer piece (47 of SmolLM2's,
+        # among them the newline with 32 blanks); a negative result here says how much room is needed.
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = int(self._lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, True))
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length
+
+    def bytes_of(self, ids: Sequence[int] | Ids) -> bytes:
+        """The bytes of many tokens."""
+        return b"".join([self.piece(int(token)) for token in ids])
+
+    def tokenize(self, text: bytes, *, parse_special: bool = False, add_special: bool = False) -> Ids:
+        """llama.cpp's own tokenization."""
+        room = len(text) + 16
+        while True:
+            out = np.empty(room, dtype=np.int32)
+            pointer = out.ctypes.data_as(self._lib.llama_token_p)
+            count = int(
+                self._lib.llama_tokenize(
+                    self.pointer, text, len(text), pointer, room, add_special, parse_special
+                )
+            )
+            if count >= 0:
+                return out[:count].copy()
+            room = -count
+
+
+class LlamaTokenizer:
+    """llama.cpp's tokenizer with `GgufTokenizer`'s interface, for vocabularies that one does not know."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        ids = np.flatnonzero(vocab.special)
+        self.special_tokens: dict[str, int] = {
+            vocab.piece(int(token)).decode("utf-8", "replace"): int(token) for token in ids
+        }
+        self.bos_token = _text(vocab, vocab.bos)
+        self.eos_token = _text(vocab, vocab.eos)
+
+    def encode(self, text: str, *, parse_special: bool = False) -> Ids:
+        return self._vocab.tokenize(text.encode("utf-8", "replace"), parse_special=parse_special)
+
+    def decode(self, ids: Any) -> bytes:
+        return self._vocab.bytes_of(ids)
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+
+def _text(vocab: Vocab, token: int) -> str:
+    return vocab.piece(token).decode("utf-8", "replace") if token >= 0 else ""
+
+
+class Model:
+    """A loaded GGUF. `ModelLoadError` says what is wrong with a file that cannot be used."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vocab_only: bool = False,
+        n_gpu_layers: int = 0,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        progress: Callable[[float], Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        lib = self._lib = binding()
+        self.path = Path(os.fspath(path))
+        _check_file(self.path)
+        params = lib.llama_model_default_params()
+        params.vocab_only = vocab_only
+        params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers < 0 else n_gpu_layers
+        if use_mmap and use_mlock:
+            params.load_mode = lib.LLAMA_LOAD_MODE_MMAP_MLOCK
+        elif use_mlock:
+            params.load_mode = lib.LLAMA_LOAD_MODE_MLOCK
+        elif use_mmap:
+            params.load_mode = lib.LLAMA_LOAD_MODE_MMAP
+        else:
+            params.load_mode = lib.LLAMA_LOAD_MODE_NONE
+        self._kept: list[Any] = []  # what C code points at
+        # AMX kernels come with the "extra" buffer types. On virtual machines that announce AMX but do not
+        # keep its registers, the first batch ends the process with an illegal instruction, so where the
+        # build would use AMX the extra buffers are only used when asked for.
+        params.use_extra_bufts = bool(
+            (options or {}).get("use_extra_bufts", b"AMX_INT8 = 1" not in lib.llama_print_system_info())
+        )
+        self._apply(params, {k: v for k, v in (options or {}).items() if k != "use_extra_bufts"})
+        if progress is not None:
+
+            @lib.llama_progress_callback  # type: ignore[untyped-decorator]
+            def on_progress(fraction: float, _data: object) -> bool:
+                progress(float(fraction))
+                return True
+
+            params.progress_callback = on_progress
+            self._kept.append(on_progress)
+        del _load_errors[:]
+        self.pointer = lib.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self.pointer:
+            raise ModelLoadError(_load_failure(self.path, list(_load_errors)))
+        try:
+            self.vocab = Vocab(lib, self.pointer)
+            self.metadata = self._read_metadata()
+        except BaseException:
+            self.close()
+            raise
+        self.n_ctx_train = int(lib.llama_model_n_ctx_train(self.pointer))
+        self.n_swa = int(lib.llama_model_n_swa(self.pointer))
+        # A recurrent state cannot be taken back to an earlier token.
+        self.rewinds = not (
+            lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
+        )
+        self.n_embd = int(lib.llama_model_n_embd(self.pointer))
+
+    def _apply(self, params: Any, options: dict[str, Any]) -> None:
+        lib = self._lib
+        for name in ("split_mode", "main_gpu", "check_tensors"):
+            if name in options:
+                setattr(params, name, options.pop(name))
+        split = options.pop("tensor_split", None)
+        if split is not None:
+            array = (ctypes.c_float * int(lib.llama_max_devices()))(*split)
+            params.tensor_split = array
+            self._kept.append(array)
+        if options:
+            raise TypeError(f"Unknown model option: {', '.join(sorted(options))}.")
+
+    def _read_metadata(self) -> dict[str, str]:
+        lib = self._lib
+        found = {}
+        for index in range(int(lib.llama_model_meta_count(self.pointer))):
+            key = _meta(lib.llama_model_meta_key_by_index, self.pointer, index)
+            found[key] = _meta(lib.llama_model_meta_val_str_by_index, self.pointer, index)
+        return found
+
+    @property
+    def chat_template(self) -> str:
+        """The GGUF's own template, or nothing."""
+        text = self._lib.llama_model_chat_template(self.pointer, None)
+        return text.decode("utf-8", "replace") if text else ""
+
+    def kv_bytes_per_token(self) -> int:
+        """What one token takes in an f16 cache: layers x (keys + values) x 2 bytes."""
+        arch = self.metadata.get("general.architecture", "")
+
+        def number(key: str, default: int) -> int:
+            try:
+                return int(self.metadata[f"{arch}.{key}"])
+            except (KeyError, ValueError):
+                return default
+
+        lib = self._lib
+        heads = max(1, int(lib.llama_model_n_head(self.pointer)))
+        kv_heads = max(1, int(lib.llama_model_n_head_kv(self.pointer)))
+        width = self.n_embd // heads
+        keys = number("attention.key_length", width)
+        values = number("attention.value_length", width)
+        return int(lib.llama_model_n_layer(self.pointer)) * kv_heads * (keys + values) * 2
+
+    def close(self) -> None:
+        if getattr(self, "pointer", None):
+            self._lib.llama_model_free(self.pointer)
+            self.pointer = None
+
+
+def _meta(read: Any, model: Any, index: int) -> str:
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = int(read(model, index, buffer, size))
+        if length < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = length + 1
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+            size = os.fstat(file.fileno()).st_size
+    except IsADirectoryError:
+        raise ModelLoadError(f"{path} is a folder; give the .gguf file itself.") from None
+    except FileNotFoundError:
+        raise ModelLoadError(f"There is no file {path}; give the path of a GGUF model.") from None
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if magic != b"GGUF":
+        what = "is empty" if not magic else f"begins with {magic!r}, not with 'GGUF'"
+        raise ModelLoadError(f"{path} is no GGUF model: it {what} ({size} bytes).")
+
+
+def _load_failure(path: Path, said: list[str]) -> str:
+    words = " ".join(said)
+    if "unknown model architecture" in words:
+        match = re.search(r"unknown model architecture: '([^']*)'", words)
+        return (
+            f"llama.cpp does not know the architecture of {path} ({match.group(1) if match else '?'}). "
+            "A newer llama-cpp-python may."
+        )
+    if "file bounds" in words or "incomplete" in words or "failed to read" in words:
+        return f"{path} is cut short or damaged ({path.stat().st_size} bytes). {_tail(said)}"
+    return f"llama.cpp cannot load {path}. {_tail(said)}"
+
+
+def _tail(said: list[str]) -> str:
+    return f"llama.cpp says: {said[0].strip()}" if said else "llama.cpp gives no reason."
+
+
+_CONTEXT_OPTIONS = frozenset(
+    {
+        "rope_scaling_type",
+        "rope_freq_base",
+        "rope_freq_scale",
+        "yarn_ext_factor",
+        "yarn_attn_factor",
+        "yarn_beta_fast",
+        "yarn_beta_slow",
+        "yarn_orig_ctx",
+        "type_k",
+        "type_v",
+        "offload_kqv",
+        "op_offload",
+        "swa_full",
+        "pooling_type",
+        "attention_type",
+    }
+)
+
+
+class Context:
+    """A context of several sequences over one key-value cache.
+
+    `n_cells` tokens fit in it, all sequences together. `flag` aborts a running `decode` from any thread
+    (on a CPU: llama.cpp does not ask a GPU's computation, so there it takes effect after the batch).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_cells: int,
+        n_sequences: int,
+        n_batch: int = 512,
+        n_ubatch: int = 512,
+        n_threads: int = 1,
+        n_threads_batch: int = 1,
+        flash_attn: bool | None = None,
+        embeddings: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        lib = self._lib = binding()
+        self.model = model
+        self.flag = AbortFlag()
+        params = lib.llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_batch = n_batch
+        params.n_ubatch = min(n_ubatch, n_batch)
+        params.n_seq_max = n_sequences
+        params.kv_unified = True
+        params.n_threads = n_threads
+        params.n_threads_batch = n_threads_batch
+        params.embeddings = embeddings
+        params.no_perf = False
+        # llama.cpp's own default: where the backend has it. It skips cells of other sequences.
+        params.flash_attn_type = {None: -1, False: 0, True: 1}[flash_attn]
+        for name, value in (options or {}).items():
+            if name not in _CONTEXT_OPTIONS:
+                raise TypeError(f"Unknown context option: {name}.")
+            setattr(params, name, value)
+        self.swa_full = bool(params.swa_full)
+        self.pointer = lib.llama_init_from_model(model.pointer, params)
+        if not self.pointer:
+            raise ModelLoadError(
+                f"llama.cpp cannot make a context of {n_cells} tokens for {model.path}; a smaller n_ctx "
+                f"needs less memory. {_tail(list(_load_errors))}"
+            )
+        self._memory = lib.llama_get_memory(self.pointer)
+        self.n_cells = int(lib.llama_n_ctx(self.pointer))
+        self.n_batch = int(lib.llama_n_batch(self.pointer))
+        self._callback = ctypes.cast(self.flag.callback, lib.ggml_abort_callback)
+        lib.llama_set_abort_callback(self.pointer, self._callback, ctypes.c_void_p(self.flag.data))
+        self._make_batch()
+
+    def _make_batch(self) -> None:
+        # The C arrays are numpy's, made once: filling them costs microseconds, where a Python loop over
+        # 512 tokens costs 0.27 ms.
+        lib = self._lib
+        size = self.n_batch
+        self._tokens = np.zeros(size, dtype=np.int32)
+        self._positions = np.zeros(size, dtype=np.int32)
+        self._counts = np.ones(size, dtype=np.int32)
+        self._sequence = np.zeros(1, dtype=np.int32)
+        self._sequences = np.full(size, self._sequence.ctypes.data, dtype=np.uintp)
+        self._outputs = np.zeros(size, dtype=np.int8)
+        batch = self._batch = lib.llama_batch()
+        batch.token = self._tokens.ctypes.data_as(lib.llama_token_p)
+        batch.embd = None
+        batch.pos = self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.n_seq_id = self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.seq_id = self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
+        batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._steps = np.arange(size, dtype=np.int32)
+
+    def decode(self, ids: Sequence[int] | Ids, start: int, sequence: int, *, every: bool = False) -> int:
+        """Evaluate at most `n_batch` tokens of `sequence` from position `start`; 0, `NO_ROOM` or `ABORTED`.
+
+        Logits are kept of the last token, or with `every` of each. After `ABORTED` part of the batch may be
+        in the cache: `truncate` to what was there before.
+        """
+        count = len(ids)
+        self._tokens[:count] = ids
+        np.add(self._steps[:count], start, out=self._positions[:count])
+        self._sequence[0] = sequence
+        self._outputs[:count] = 1 if every else 0
+        self._outputs[count - 1] = 1
+        self._batch.n_tokens = count
+        result = int(self._lib.llama_decode(self.pointer, self._batch))
+        if result not in (0, NO_ROOM, ABORTED):
+            raise RunnerError(f"llama.cpp failed to evaluate {count} tokens (llama_decode gave {result}).")
+        return result
+
+    def logits(self, index: int = -1) -> NDArray[np.float32]:
+        """Logits of the batch's token `index`: a view, good until the next `decode`."""
+        pointer = self._lib.llama_get_logits_ith(self.pointer, index)
+        return np.ctypeslib.as_array(pointer, shape=(self.model.vocab.size,))
+
+    def truncate(self, sequence: int, length: int) -> int:
+        """Keep the first `length` tokens of `sequence`; how many are kept: fewer where the memory cannot
+        go back there (recurrent states, a sliding window that has moved on)."""
+        lib = self._lib
+        if length > 0:
+            kept = bool(lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
+            if kept and self.model.n_swa and not self.swa_full:
+                # seq_rm says yes also where the window's tokens are gone.
+                first = int(lib.llama_memory_seq_pos_min(self._memory, sequence))
+                kept = 0 <= first <= max(0, length - self.model.n_swa)
+            if kept and int(lib.llama_memory_seq_pos_max(self._memory, sequence)) == length - 1:
+                return length
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        return 0
+
+    def length(self, sequence: int) -> int:
+        """Tokens of `sequence` in the cache."""
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make `target` share the first `length` tokens of `source`. Costs no memory."""
+        self._lib.llama_memory_seq_rm(self._memory, target, -1, -1)
+        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def save(self, sequence: int) -> NDArray[np.uint8]:
+        """A sequence's state in host memory."""
+        lib = self._lib
+        size = int(lib.llama_state_seq_get_size(self.pointer, sequence))
+        state = np.empty(size, dtype=np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = int(lib.llama_state_seq_get_data(self.pointer, pointer, size, sequence))
+        if written != size:
+            raise RunnerError(f"llama.cpp wrote {written} of {size} bytes of a sequence's state.")
+        return state
+
+    def restore(self, sequence: int, state: NDArray[np.uint8]) -> bool:
+        """Put a saved state in place of `sequence`; false, and it is empty, where it does not fit."""
+        lib = self._lib
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if int(lib.llama_state_seq_set_data(self.pointer, pointer, state.nbytes, sequence)) > 0:
+            return True
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        return False
+
+    def set_threads(self, decode: int, batch: int) -> None:
+        self._lib.llama_set_n_threads(self.pointer, decode, batch)
+
+    def evaluated(self) -> tuple[int, int]:
+        """llama.cpp's own count since the context was made: tokens in batches, tokens one at a time."""
+        data = self._lib.llama_perf_context(self.pointer)
+        return int(data.n_p_eval), int(data.n_eval)
+
+    def reset_evaluated(self) -> None:
+        self._lib.llama_perf_context_reset(self.pointer)
+
+    def embeddings(self, sequence: int) -> NDArray[np.float32] | None:
+        """The pooled embedding of `sequence` after a `decode` with embeddings on."""
+        pointer = self._lib.llama_get_embeddings_seq(self.pointer, sequence)
+        if not pointer:
+            return None
+        return np.ctypeslib.as_array(pointer, shape=(self.model.n_embd,)).copy()
+
+    def close(self) -> None:
+        if getattr(self, "pointer", None):
+            self._lib.llama_free(self.pointer)
+            self.pointer = None
+
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class Grammar:
+    """A GBNF grammar over a vocabulary, at some point of its text.
+
+    `check_gbnf` comes first: what llama.cpp's parser takes without a crash is narrower than "any string".
+    `ValueError` where it refuses the grammar.
+    """
+
+    def __init__(self, vocab: Vocab, gbnf: str) -> None:
+        lib = self._lib = binding()
+        del _load_errors[:]
+        self._pointer = lib.llama_sampler_init_grammar(vocab.pointer, gbnf.encode(), b"root")
+        if not self._pointer:
+            raise ValueError(f"llama.cpp refuses the grammar. {_tail(list(_load_errors))}")
+        self._array = lib.llama_token_data_array()
+        self._one = np.zeros(1, dtype=_CANDIDATE)
+
+    def allowed(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of these tokens may come next."""
+        candidates = np.zeros(len(ids), dtype=_CANDIDATE)
+        candidates["id"] = ids
+        self._apply(candidates)
+        return np.asarray(candidates["logit"] != -np.inf)
+
+    def allows(self, token: int) -> bool:
+        """Whether this token may come next: microseconds, where the whole vocabulary takes 5 to 58 ms."""
+        self._one[0] = (token, 0.0, 0.0)
+        self._apply(self._one)
+        return bool(self._one["logit"][0] != -np.inf)
+
+    def _apply(self, candidates: NDArray[Any]) -> None:
+        array = self._array
+        array.data = candidates.ctypes.data_as(self._lib.llama_token_data_p)
+        array.size = len(candidates)
+        array.selected = -1
+        array.sorted = False
+        self._lib.llama_sampler_apply(self._pointer, ctypes.byref(array))
+
+    def accept(self, token: int) -> None:
+        """Go on by a token that `allows` said yes to. Any other would end the process, so it is checked."""
+        if not self.allows(token):
+            raise ValueError(f"Token {token} does not fit the grammar here.")
+        self._lib.llama_sampler_accept(self._pointer, token)
+
+    def close(self) -> None:
+        if getattr(self, "_pointer", None):
+            self._lib.llama_sampler_free(self._pointer)
+            self._pointer = None
+
+    def __del__(self) -> None:
+        self.close()

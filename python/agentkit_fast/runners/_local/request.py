@@ -1,0 +1,205 @@
+"""One request to the engine, and the reply it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from agentkit_fast.errors import RunnerError
+from agentkit_fast.messages import StreamChunk, Usage
+from agentkit_fast.runners._local.constraint import Constraint
+from agentkit_fast.runners._local.llama import Vocab
+from agentkit_fast.runners._local.output import StopFinder, Thinking, Utf8
+from agentkit_fast.runners._local.sampling import Logits, Sampler, Sampling
+
+__all__ = ["END", "Reply", "Request", "TurnRecord"]
+
+Ids = NDArray[np.int32]
+
+END = object()
+"""Delivered after the last chunk, or alone when the request was cancelled."""
+
+
+class TurnRecord(msgspec.Struct, kw_only=True):
+    """What one reply cost, in tokens and seconds.
+
+    `prompt` = `cached` + `evaluated`. `sampled` were chosen by the model, `forced` followed from the
+    grammar alone, `resampled` of the sampled ones were chosen again because the grammar refused the first
+    choice. `decoded` is how many tokens llama.cpp evaluated in all, reply included. `source`: where the
+    cached tokens came from (`live`, `fork`, `memory`, `disk`, or nothing).
+    """
+
+    turns: int = 1
+    prompt: int = 0
+    cached: int = 0
+    evaluated: int = 0
+    sampled: int = 0
+    forced: int = 0
+    resampled: int = 0
+    decoded: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    source: str = ""
+    finish_reason: str = ""
+    session_id: str = ""
+
+    def add(self, other: TurnRecord) -> None:
+        """Sum up, for totals."""
+        for name in (
+            "prompt",
+            "cached",
+            "evaluated",
+            "sampled",
+            "forced",
+            "resampled",
+            "decoded",
+            "prefill_s",
+            "decode_s",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.turns += 1
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A prompt and how to answer it. `deliver` gets `StreamChunk`s, then `END`, or an exception."""
+
+    ids: Ids
+    deliver: Callable[[Any], None]
+    sampling: Sampling
+    constraint: Constraint | None = None
+    stops: Sequence[str] = ()
+    max_tokens: int = 0
+    reserved: int = 0
+    session: str = ""
+    thinking: bool = False
+    on_progress: Callable[[int, int], Any] | None = None
+    cancelled: bool = False
+    started: bool = False
+    record: TurnRecord = field(default_factory=TurnRecord)
+    begun: float = field(default_factory=time.perf_counter)
+    ended: bool = False
+
+    def progress(self, done: int, total: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress(done, total)
+
+    def reply(self, vocab: Vocab, history: Ids) -> Reply:
+        return Reply(self, vocab, history)
+
+    def fail(self, error: BaseException) -> None:
+        self._end(error)
+
+    def end(self) -> None:
+        self._end(END)
+
+    def _end(self, item: object) -> None:
+        if not self.ended:
+            self.ended = True
+            if self.constraint is not None:
+                self.constraint.close()
+            self.deliver(item)
+
+    def finish(self, reply: Reply) -> None:
+        """Deliver the last chunk."""
+        record = self.record
+        record.finish_reason = reply.finish_reason
+        record.session_id = self.session
+        completion = record.sampled + record.forced
+        usage = Usage(
+            prompt_tokens=record.prompt,
+            completion_tokens=completion,
+            total_tokens=record.prompt + completion,
+            cached_tokens=record.cached,
+            latency_ms=round((time.perf_counter() - self.begun) * 1000),
+        )
+        self.deliver(StreamChunk(done=True, finish_reason=reply.finish_reason, usage=usage))
+
+
+class Reply:
+    """A reply in the making: from logits to tokens, from tokens to streamed text."""
+
+    def __init__(self, request: Request, vocab: Vocab, history: Ids) -> None:
+        self._request = request
+        self._vocab = vocab
+        self._sampler = Sampler(request.sampling, history)
+        self._constraint = request.constraint
+        self._utf8 = Utf8()
+        self._stop = StopFinder(request.stops)
+        self._thinking = Thinking(open_already=request.thinking)
+        self._eog = frozenset(vocab.eog)
+        self.finish_reason = ""
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.finish_reason)
+
+    def next_tokens(self, logits: Logits, room: int) -> list[int]:
+        """The tokens that come next, to be evaluated; sets `finish_reason` when the reply is over."""
+        record = self._request.record
+        left = self._left(room)
+        if left <= 0:
+            self._finish("length")
+            return []
+        token = self._choose(logits)
+        if token in self._eog:
+            self._finish("stop")
+            return []
+        record.sampled += 1
+        tokens = [token]
+        self._take(token)
+        if self._constraint is not None and not self.finished:
+            for forced in self._constraint.forced():
+                if len(tokens) >= left or self.finished:
+                    break
+                tokens.append(forced)
+                record.forced += 1
+                self._take(forced)
+        return tokens
+
+    def _left(self, room: int) -> int:
+        record, limit = self._request.record, self._request.max_tokens
+        return min(room, limit - record.sampled - record.forced) if limit > 0 else room
+
+    def _choose(self, logits: Logits) -> int:
+        logits[self._vocab.banned] = -np.inf
+        self._sampler.prepare(logits)
+        token = self._sampler.choose(logits)
+        constraint = self._constraint
+        if constraint is not None and not constraint.allows(token):
+            self._request.record.resampled += 1
+            chosen = constraint.choose(self._sampler, logits)
+            if chosen is None:
+                raise RunnerError("The grammar allows no token of this model's vocabulary here.")
+            token = chosen
+        return token
+
+    def _take(self, token: int) -> None:
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        self._sampler.accept(token)
+        self._emit(self._stop.push(self._utf8.push(self._vocab.piece(token))))
+        if self._stop.found:
+            self._finish("stop")
+
+    def _emit(self, text: str) -> None:
+        if not text:
+            return
+        reasoning, content = self._thinking.push(text)
+        if reasoning or content:
+            self._request.deliver(StreamChunk(content=content, reasoning=reasoning))
+
+    def _finish(self, reason: str) -> None:
+        self.finish_reason = reason
+        if not self._stop.found:
+            self._emit(self._stop.push(self._utf8.finish()))
+            self._emit(self._stop.finish())
+        reasoning, content = self._thinking.finish()
+        if reasoning or content:
+            self._request.deliver(StreamChunk(content=content, reasoning=reasoning))

@@ -1,0 +1,77 @@
+"""A reply as the caller reads it: an iterator over chunks that any thread may close."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from agentkit_fast.messages import StreamChunk
+from agentkit_fast.runners._local.request import END
+
+__all__ = ["ChatStream"]
+
+# A cancelled batch ends within 100 ms; this is only so that a hung backend cannot hang the caller too.
+_CLOSE_TIMEOUT = 10.0
+
+
+class ChatStream(Iterator[StreamChunk]):
+    """Chunks of one reply. `close()` stops it, from any thread; a waiting `next()` then ends."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._over = False
+        self._done = threading.Event()
+        self._cancel: Callable[[], None] | None = None
+
+    def deliver(self, item: Any) -> None:
+        """For the engine."""
+        self._queue.put(item)
+        if item is END or isinstance(item, BaseException):
+            self._done.set()
+
+    def attach(self, cancel: Callable[[], None]) -> None:
+        """For the runner: what stops the request."""
+        self._cancel = cancel
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StreamChunk:
+        if self._over:
+            raise StopIteration
+        item = self._queue.get()
+        if isinstance(item, StreamChunk):
+            return item
+        self._over = True
+        if isinstance(item, BaseException):
+            raise item
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop; returns when the engine has let go of the request."""
+        self._stop()
+        self._done.wait(_CLOSE_TIMEOUT)
+
+    def _stop(self) -> None:
+        self._over = True
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None and not self._done.is_set():
+            cancel()
+        self._queue.put(END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._stop()

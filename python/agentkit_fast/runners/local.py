@@ -1,0 +1,344 @@
+"""`LocalRunner`: llama.cpp in this process, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from agentkit_fast.errors import InputTooLarge, RunnerError
+from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
+from agentkit_fast.protocols import RunnerProfile
+
+if TYPE_CHECKING:
+    from agentkit_fast.runners._local.request import Request
+    from agentkit_fast.runners._local.stream import ChatStream
+
+__all__ = ["LocalRunner", "RunnerStats"]
+
+log = logging.getLogger("agentkit_fast.local")
+
+Messages = Sequence[Message] | Sequence[dict[str, Any]] | Any
+
+# What an idle machine can spare: beyond one conversation's full window, live sequences share at most
+# this much cache; what does not fit waits in host memory, milliseconds away.
+_POOL_BYTES = 512 << 20
+_CONSTRAINTS = ("auto", "llguidance", "gbnf", "none")
+
+
+class RunnerStats(msgspec.Struct, kw_only=True, frozen=True):
+    """What a runner did so far. `turns` are the last replies' records, newest last; `totals` sums all."""
+
+    turns: list[Any]
+    totals: Any
+    snapshot_bytes: int = 0
+    context_tokens: int = 0
+    cache_tokens: int = 0
+    n_threads: int = 0
+
+
+class LocalRunner:
+    """Runs a GGUF model in this process through llama-cpp-python.
+
+    - `n_ctx`: each conversation's window in tokens; 0 is the model's training length, or less where
+      memory would not hold it (then said in the log).
+    - `n_gpu_layers`: layers to offload, -1 for all (needs a build of llama-cpp-python with a GPU backend).
+    - `n_threads`: `None` measures which number is fastest now, in under a second.
+    - `constraint`: the engine for grammars: `"llguidance"` (needs that package), `"gbnf"` (llama.cpp's
+      own), `"none"` (grammars are checked but not applied), `"auto"` the first there is.
+    - `n_sessions`: conversations kept live side by side; more are put aside in host memory.
+    - `chat_template`: Jinja source to use instead of the file's own.
+    - further keyword arguments are llama.cpp's: `n_batch`, `n_ubatch`, `n_threads_batch`, `flash_attn`,
+      `type_k`, `type_v`, `swa_full`, `rope_*`, `yarn_*`, `use_mmap`, `use_mlock`, `split_mode`,
+      `main_gpu`, `tensor_split`, `offload_kqv`, `op_offload`, `use_extra_bufts`.
+
+    `ModelLoadError` says what is wrong with a file that cannot be used. Safe to use from many threads;
+    one thread inside owns the model. Also a context manager.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        n_ctx: int = 0,
+        n_gpu_layers: int = 0,
+        n_threads: int | None = None,
+        constraint: str = "auto",
+        n_sessions: int = 4,
+        state_cache: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
+        chat_template: str | None = None,
+        snapshot_bytes: int | None = None,
+        on_progress: Callable[[str, float], Any] | None = None,
+        **llama_kwargs: Any,
+    ) -> None:
+        if constraint not in _CONSTRAINTS:
+            raise ValueError(f"constraint is one of {', '.join(_CONSTRAINTS)}, not {constraint!r}.")
+        if n_ctx < 0 or n_sessions < 1 or n_sessions > 200:
+            raise ValueError(
+                f"n_ctx {n_ctx} must be at least 0 and n_sessions {n_sessions} within 1 to 200."
+            )
+        from agentkit_fast.prompt import PromptEncoder
+        from agentkit_fast.runners._local import llama
+        from agentkit_fast.runners._local.engine import Engine
+        from agentkit_fast.runners._local.fallback import fallback_template
+        from agentkit_fast.runners._local.memory import available_memory, plan_cells
+        from agentkit_fast.runners._local.roles import probe_template
+        from agentkit_fast.runners._local.snapshots import Snapshots
+        from agentkit_fast.runners._local.threads import choose_threads, cores
+
+        self._constraint = constraint
+        self._seed = seed
+        self._on_progress = on_progress
+        self._closed = False
+        llama_kwargs.pop("verbose", None)
+        model_options: dict[str, Any] = {
+            name: llama_kwargs.pop(name)
+            for name in ("split_mode", "main_gpu", "tensor_split", "check_tensors", "use_extra_bufts")
+            if name in llama_kwargs
+        }
+        self._model = llama.Model(
+            model_path,
+            n_gpu_layers=n_gpu_layers,
+            use_mmap=llama_kwargs.pop("use_mmap", True),
+            use_mlock=llama_kwargs.pop("use_mlock", False),
+            progress=None if on_progress is None else lambda fraction: on_progress("load", fraction),
+            options=model_options,
+        )
+        try:
+            model = self._model
+            self.tokenizer: Any = llama.LlamaTokenizer(model.vocab)
+            source = chat_template or model.chat_template
+            if not source:
+                name, source = fallback_template(self.tokenizer.special_tokens)
+                warnings.warn(
+                    f"{model.path.name} has no chat template; the {name} one is used, by its control "
+                    "tokens. Pass chat_template= if the model was trained with another.",
+                    stacklevel=2,
+                )
+            self._encoder = PromptEncoder(self.tokenizer, source)
+            self._rules = probe_template(self._encoder)
+            memory = available_memory()
+            n_sequences = n_sessions + 2  # two beside the conversations, for one-off questions on forks
+            self._window, n_cells = plan_cells(
+                n_ctx=n_ctx,
+                trained=model.n_ctx_train,
+                n_sessions=n_sessions,
+                token_bytes=model.kv_bytes_per_token(),
+                memory=memory,
+                pool_bytes=_POOL_BYTES,
+            )
+            if not n_ctx and self._window < model.n_ctx_train:
+                log.warning(
+                    "%s was trained on windows of %d tokens; memory allows %d here. n_ctx= sets it.",
+                    model.path.name,
+                    model.n_ctx_train,
+                    self._window,
+                )
+            threads = n_threads or 1
+            self._context = llama.Context(
+                model,
+                n_cells=n_cells,
+                n_sequences=n_sequences,
+                n_batch=min(int(llama_kwargs.pop("n_batch", 512)), n_cells),
+                n_ubatch=int(llama_kwargs.pop("n_ubatch", 512)),
+                n_threads=threads,
+                n_threads_batch=int(llama_kwargs.pop("n_threads_batch", None) or threads),
+                flash_attn=llama_kwargs.pop("flash_attn", None),
+                options=llama_kwargs,
+            )
+        except BaseException:
+            self._model.close()
+            raise
+        if n_threads is None and cores() > 1:
+            threads, measured = choose_threads(self._context, 0)
+            self._context.set_threads(threads, threads)
+            log.info("%d threads chosen; seconds per token: %s", threads, measured)
+        self._context.reset_evaluated()
+        self._n_threads = threads
+        limit = snapshot_bytes if snapshot_bytes is not None else min(2 << 30, memory // 8)
+        self._engine = Engine(
+            model,
+            self._context,
+            window=self._window,
+            n_sequences=n_sequences,
+            encode_text=self._encoder.encode_text,
+            snapshots=Snapshots(limit),
+        )
+        self.profile = RunnerProfile(
+            native_tools=True,
+            grammar=True,
+            json_schema=True,
+            system_role=self._rules.system_role,
+            alternate=self._rules.alternate,
+            safe_prompts=True,
+            context_tokens=self._window,
+            counter=self.tokenizer,
+        )
+
+    # --- chat
+
+    def chat_stream(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+    ) -> ChatStream:
+        """Chunks of the reply as they are made; `close()` on the iterator stops it, from any thread.
+
+        `ValueError` for a grammar or option that cannot be used, `InputTooLarge` for a prompt beyond the
+        window, `RunnerError` with the template's words where the chat template refuses the messages.
+        """
+        from agentkit_fast.runners._local.stream import ChatStream
+
+        stream = ChatStream()
+        request = self._request(messages, tools, options, stream.deliver)
+        stream.attach(lambda: self._engine.cancel(request))
+        self._engine.submit(request)
+        return stream
+
+    async def achat_stream(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+    ) -> AsyncIterator[StreamChunk]:
+        """As `chat_stream`. Cancelling the task, or `aclose()`, stops the generation."""
+        from agentkit_fast.runners._local.request import END
+
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[Any] = asyncio.Queue()
+
+        def deliver(item: Any) -> None:
+            # The loop may be gone when a request ends late; then nobody waits for it.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(items.put_nowait, item)
+
+        request = await asyncio.to_thread(self._request, messages, tools, options, deliver)
+        try:
+            self._engine.submit(request)
+            while True:
+                item = await items.get()
+                if item is END:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            if not request.ended:
+                self._engine.cancel(request)
+
+    def _request(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolDef],
+        options: ChatOptions | None,
+        deliver: Callable[[Any], None],
+    ) -> Request:
+        import numpy as np
+
+        from agentkit_fast.runners._local.request import Request, TurnRecord
+        from agentkit_fast.runners._local.roles import conform
+        from agentkit_fast.runners._local.sampling import Sampling
+
+        if self._closed:
+            raise RunnerError("This LocalRunner is closed.")
+        options = options or ChatOptions()
+        sampling = Sampling.from_options(options, self._seed)
+        shaped = conform(list(getattr(messages, "messages", messages)), self._rules)
+        prompt = self._encoder.encode(shaped, enable_thinking=options.enable_thinking)
+        ids = prompt.ids
+        vocab = self._model.vocab
+        if vocab.add_bos and vocab.bos >= 0 and (not len(ids) or ids[0] != vocab.bos):
+            ids = np.concatenate([np.array([vocab.bos], dtype=np.int32), ids])
+        if not len(ids):
+            raise ValueError("There is nothing to answer: the messages render to an empty prompt.")
+        if len(ids) >= self._window:
+            raise InputTooLarge(
+                f"The prompt has {len(ids)} tokens; the window is {self._window}, and the reply needs "
+                "room in it too. Send less history, or load the model with a larger n_ctx.",
+                prompt_tokens=len(ids),
+                context_tokens=self._window,
+            )
+        room = self._window - len(ids)
+        grammar = self._grammar(options)
+        return Request(
+            ids=ids,
+            deliver=deliver,
+            sampling=sampling,
+            constraint=grammar,
+            stops=_stops(options.stop),
+            max_tokens=max(0, options.max_tokens),
+            reserved=len(ids) + (min(room, options.max_tokens) if options.max_tokens > 0 else room),
+            session=options.session_id,
+            thinking=prompt.text.rstrip().endswith("<think>"),
+            on_progress=self._progress,
+            record=TurnRecord(session_id=options.session_id),
+        )
+
+    def _progress(self, done: int, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress("prefill", done / total)
+
+    def _grammar(self, options: ChatOptions) -> Any:
+        from agentkit_fast.runners._local.constraint import GbnfConstraint
+
+        gbnf = options.grammar
+        if not gbnf.strip():
+            return None
+        constraint = GbnfConstraint(self._model.vocab, gbnf)
+        if self._constraint == "none":
+            constraint.close()
+            return None
+        return constraint
+
+    # --- beside chat
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens in `text`, control-token spellings counted as the text they are."""
+        return int(self.tokenizer.count(text))
+
+    def stats(self) -> RunnerStats:
+        """Exact accounts: per reply, and summed."""
+        engine = self._engine
+        return RunnerStats(
+            turns=list(engine.records),
+            totals=msgspec.structs.replace(engine.totals, turns=engine.totals.turns - 1),
+            snapshot_bytes=engine.snapshots.size,
+            context_tokens=self._window,
+            cache_tokens=self._context.n_cells,
+            n_threads=self._n_threads,
+        )
+
+    def close(self) -> None:
+        """Stop everything and free the model. Running replies end with an error."""
+        if self._closed:
+            return
+        self._closed = True
+        self._engine.close()
+        self._context.close()
+        self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalRunner({str(self._model.path)!r}, n_ctx={self._window})"
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)
