@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit_fast.runners.http import HttpRunner, Provider, RetryEvent, relay, to_sse
+    from agentkit_fast.runners.local import LocalRunner
     from agentkit_fast.runners.recording import RecordingRunner, ReplayRunner
     from agentkit_fast.runners.scripted import ScriptedRunner
 
 _HOMES: dict[str, str] = {
     "HttpRunner": "http",
+    "LocalRunner": "local",
     "Provider": "http",
     "RecordingRunner": "recording",
     "ReplayRunner": "recording",
@@ -23,6 +25,7 @@ _HOMES: dict[str, str] = {
 
 __all__ = [
     "HttpRunner",
+    "LocalRunner",
     "Provider",
     "RecordingRunner",
     "ReplayRunner",

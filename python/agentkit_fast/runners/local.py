@@ -195,13 +195,12 @@ class LocalRunner:
         `ValueError` for a grammar or option that cannot be used, `InputTooLarge` for a prompt beyond the
         window, `RunnerError` with the template's words where the chat template refuses the messages.
         """
-        from agentkit_fast.runners._local.stream import ChatStream
+        from agentkit_fast.runners._local.stream import Channel, ChatStream
 
-        stream = ChatStream()
-        request = self._request(messages, tools, options, stream.deliver)
-        stream.attach(lambda: self._engine.cancel(request))
+        channel = Channel()
+        request = self._request(messages, tools, options, channel.deliver)
         self._engine.submit(request)
-        return stream
+        return ChatStream(channel, lambda: self._engine.cancel(request))
 
     async def achat_stream(
         self,

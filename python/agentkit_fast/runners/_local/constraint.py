@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentkit_fast.runners._local.gbnf import parse_gbnf
+from agentkit_fast.runners._local.gbnf import Node, parse_gbnf, token_literals
 from agentkit_fast.runners._local.llama import Grammar, Vocab
 from agentkit_fast.runners._local.sampling import Logits, Sampler
 
-__all__ = ["Constraint", "GbnfConstraint"]
+__all__ = ["Constraint", "GbnfConstraint", "check_gbnf"]
 
 
 class Constraint(Protocol):
@@ -33,11 +34,23 @@ class Constraint(Protocol):
     def close(self) -> None: ...
 
 
+def check_gbnf(vocab: Vocab, gbnf: str) -> dict[str, Node]:
+    """The grammar's rules. `ValueError` where this model cannot be held to it."""
+    rules = parse_gbnf(gbnf)
+    for spelling in token_literals(rules):
+        token = re.fullmatch(r"<\[([0-9]{1,9})\]>", spelling)
+        if token and int(token[1]) >= vocab.size:
+            raise ValueError(f"The grammar names token {token[1]}; the vocabulary has {vocab.size}.")
+        if not token and len(vocab.tokenize(spelling.encode(), parse_special=True)) != 1:
+            raise ValueError(f"The grammar names {spelling} as one token; in this vocabulary it is none.")
+    return rules
+
+
 class GbnfConstraint:
     """llama.cpp's grammar engine."""
 
     def __init__(self, vocab: Vocab, gbnf: str) -> None:
-        parse_gbnf(gbnf)
+        check_gbnf(vocab, gbnf)
         self._grammar = Grammar(vocab, gbnf)
 
     def allows(self, token: int) -> bool:

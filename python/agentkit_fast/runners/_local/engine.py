@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("agentkit_fast.local")
 
-# A shared beginning shorter than this is not worth a sequence of its own.
+# A beginning shorter than this is evaluated faster than it is saved or brought back.
 _WORTH_KEEPING = 16
 
 
@@ -128,9 +128,9 @@ class Engine:
                 self._step(entry)
         for request, work in self._running:
             work.close()
-            request.fail(RunnerError("The LocalRunner was closed while it was answering."))
+            request.fail(_closed_error())
         for request in self._waiting:
-            request.fail(RunnerError("The LocalRunner was closed before it could answer."))
+            request.fail(_closed_error())
 
     def _take(self) -> bool:
         """Look at the inbox; wait there when nothing else is to be done. False when closing."""
@@ -173,8 +173,13 @@ class Engine:
             else:
                 next(work)
                 return
-        except (StopIteration, _Cancelled):
+        except StopIteration:
             request.end()
+        except _Cancelled:
+            if self._closed.is_set() and not request.cancelled:
+                request.fail(_closed_error())
+            else:
+                request.end()
         except BaseException as error:  # noqa: BLE001 - handed to whoever reads the reply
             request.fail(error)
         finally:
@@ -227,7 +232,7 @@ class Engine:
                 best, ids, shared = candidate, adopted, length
         request.started = True
         record = request.record
-        if best is None or (shared < _WORTH_KEEPING and shared < len(_ids_of(best))):
+        if best is None or (isinstance(best, Snapshot) and shared < _WORTH_KEEPING):
             sequence = self._free(keep=None)
             self._clear(sequence)
             self._explain(request, idle)
@@ -400,6 +405,10 @@ class Engine:
         finally:
             request.record.decode_s += time.perf_counter() - begun
         request.finish(reply)
+
+
+def _closed_error() -> RunnerError:
+    return RunnerError("The LocalRunner was closed before this reply was complete.")
 
 
 def _ids_of(candidate: Sequence | Snapshot) -> Ids:

@@ -9,7 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["Alt", "Chars", "Literal", "Node", "Ref", "Repeat", "Seq", "Token", "parse_gbnf"]
+__all__ = [
+    "Alt",
+    "Chars",
+    "Literal",
+    "Node",
+    "Ref",
+    "Repeat",
+    "Seq",
+    "Token",
+    "parse_gbnf",
+    "token_literals",
+]
 
 # Far above what any real grammar has, far below what hurts: llama.cpp's parser takes some hundred bytes
 # of stack a level, and its own limit on repetitions is 2000.
@@ -84,6 +95,23 @@ def parse_gbnf(text: str) -> dict[str, Node]:
     except UnicodeEncodeError as error:
         raise ValueError(f"The grammar holds a lone surrogate at character {error.start}.") from None
     return _Parser(text).rules()
+
+
+def token_literals(rules: dict[str, Node]) -> set[str]:
+    """Spellings of the tokens (`<...>`) a grammar names."""
+    found: set[str] = set()
+    todo = list(rules.values())
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Token):
+            found.add(node.spelling)
+        elif isinstance(node, Repeat):
+            todo.append(node.node)
+        elif isinstance(node, Seq):
+            todo.extend(node.parts)
+        elif isinstance(node, Alt):
+            todo.extend(node.options)
+    return found
 
 
 @dataclass(slots=True)

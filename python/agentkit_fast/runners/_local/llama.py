@@ -58,6 +58,7 @@ _NEEDED = (
     "llama_set_abort_callback",
     "llama_state_seq_get_data",
     "llama_state_seq_set_data",
+    "llama_synchronize",
     "llama_token_to_piece",
     "llama_tokenize",
 )
@@ -66,6 +67,7 @@ _CONTROL, _USER_DEFINED, _UNKNOWN, _BYTE = 8, 16, 2, 32
 _lock = threading.Lock()
 _binding: Any = None
 _log_sink: Any = None
+_decoding = threading.local()
 _load_errors: list[str] = []
 # ggml's log levels; 5 continues the line before. (The binding's own table still has an older order.)
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -119,8 +121,10 @@ def _send_chatter_to_logging(lib: Any) -> None:
             if last[0] >= logging.ERROR:
                 _load_errors.append(message)
                 del _load_errors[:-8]
-            # llama.cpp is talkative at "info"; here that is detail.
-            log.log(logging.DEBUG if last[0] <= logging.INFO else last[0], "%s", message)
+            flag = getattr(_decoding, "flag", None)
+            # llama.cpp is talkative at "info", and takes an abort that was asked for as an error.
+            detail = last[0] <= logging.INFO or (flag is not None and flag.raised)
+            log.log(logging.DEBUG if detail else last[0], "%s", message)
 
     _log_sink = sink
     lib.llama_log_set(sink, ctypes.c_void_p(0))
@@ -484,6 +488,7 @@ class Context:
         self._outputs[:count] = 1 if every else 0
         self._outputs[count - 1] = 1
         self._batch.n_tokens = count
+        _decoding.flag = self.flag
         result = int(self._lib.llama_decode(self.pointer, self._batch))
         if result not in (0, NO_ROOM, ABORTED):
             raise RunnerError(f"llama.cpp failed to evaluate {count} tokens (llama_decode gave {result}).")
@@ -543,7 +548,11 @@ class Context:
         self._lib.llama_set_n_threads(self.pointer, decode, batch)
 
     def evaluated(self) -> tuple[int, int]:
-        """llama.cpp's own count since the context was made: tokens in batches, tokens one at a time."""
+        """llama.cpp's own count since the last reset: tokens evaluated in batches, and one at a time.
+
+        It counts when results are read, and shows 1 where it counted none.
+        """
+        self._lib.llama_synchronize(self.pointer)
         data = self._lib.llama_perf_context(self.pointer)
         return int(data.n_p_eval), int(data.n_eval)
 

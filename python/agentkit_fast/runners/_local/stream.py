@@ -11,30 +11,32 @@ from typing import Any, Self
 from agentkit_fast.messages import StreamChunk
 from agentkit_fast.runners._local.request import END
 
-__all__ = ["ChatStream"]
+__all__ = ["Channel", "ChatStream"]
 
 # A cancelled batch ends within 100 ms; this is only so that a hung backend cannot hang the caller too.
 _CLOSE_TIMEOUT = 10.0
 
 
+class Channel:
+    """Between engine and reader. The engine holds only this, so that a forgotten stream ends."""
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.done = threading.Event()
+
+    def deliver(self, item: Any) -> None:
+        self.items.put(item)
+        if item is END or isinstance(item, BaseException):
+            self.done.set()
+
+
 class ChatStream(Iterator[StreamChunk]):
     """Chunks of one reply. `close()` stops it, from any thread; a waiting `next()` then ends."""
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._over = False
-        self._done = threading.Event()
-        self._cancel: Callable[[], None] | None = None
-
-    def deliver(self, item: Any) -> None:
-        """For the engine."""
-        self._queue.put(item)
-        if item is END or isinstance(item, BaseException):
-            self._done.set()
-
-    def attach(self, cancel: Callable[[], None]) -> None:
-        """For the runner: what stops the request."""
+    def __init__(self, channel: Channel, cancel: Callable[[], None]) -> None:
+        self._channel = channel
         self._cancel = cancel
+        self._over = False
 
     def __iter__(self) -> Self:
         return self
@@ -42,7 +44,7 @@ class ChatStream(Iterator[StreamChunk]):
     def __next__(self) -> StreamChunk:
         if self._over:
             raise StopIteration
-        item = self._queue.get()
+        item = self._channel.items.get()
         if isinstance(item, StreamChunk):
             return item
         self._over = True
@@ -53,14 +55,13 @@ class ChatStream(Iterator[StreamChunk]):
     def close(self) -> None:
         """Stop; returns when the engine has let go of the request."""
         self._stop()
-        self._done.wait(_CLOSE_TIMEOUT)
+        self._channel.done.wait(_CLOSE_TIMEOUT)
 
     def _stop(self) -> None:
         self._over = True
-        cancel, self._cancel = self._cancel, None
-        if cancel is not None and not self._done.is_set():
-            cancel()
-        self._queue.put(END)
+        if not self._channel.done.is_set():
+            self._cancel()
+        self._channel.items.put(END)
 
     def __enter__(self) -> Self:
         return self
