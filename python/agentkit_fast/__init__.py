@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from agentkit_fast.runners import HttpRunner, RecordingRunner, ReplayRunner, RetryEvent, ScriptedRunner
     from agentkit_fast.session import Session, cancel_requested
     from agentkit_fast.shaping import ShapePolicy, Window, plain_window
-    from agentkit_fast.stores import MemoryStore
+    from agentkit_fast.stores import MemoryStore, SQLiteStore
     from agentkit_fast.text import (
         Arguments,
         HeredocProblem,
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from agentkit_fast.tokens import CharsByFour, EndpointTokenizer, LearningCounter, budget
     from agentkit_fast.tools import Tool, ToolSet, tool
     from agentkit_fast.tracing import ConsoleTracer, OTelTracer
+    from agentkit_fast.validation import JsonSchemaValidator, SchemaValidator, validating
 
 # Where each public name lives. One line a module, so that two changes rarely touch the same line.
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -159,7 +160,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "runners": ("HttpRunner", "RecordingRunner", "ReplayRunner", "RetryEvent", "ScriptedRunner"),
     "session": ("Session", "cancel_requested"),
     "shaping": ("ShapePolicy", "Window", "plain_window"),
-    "stores": ("MemoryStore",),
+    "stores": ("MemoryStore", "SQLiteStore"),
     "text": (
         "Arguments",
         "HeredocProblem",
@@ -191,6 +192,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "tokens": ("CharsByFour", "EndpointTokenizer", "LearningCounter", "budget"),
     "tools": ("Tool", "ToolSet", "tool"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
+    "validation": ("JsonSchemaValidator", "SchemaValidator", "validating"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

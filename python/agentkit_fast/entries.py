@@ -12,9 +12,19 @@ from enum import StrEnum
 import msgspec
 
 from agentkit_fast._unicode import repair_text
-from agentkit_fast.messages import ContentPart
+from agentkit_fast.messages import ContentPart, ToolCall
 
-__all__ = ["Compaction", "CompactionInfo", "Entry", "EntryKind", "EntryUsage", "PendingNotice", "new_id"]
+__all__ = [
+    "Compaction",
+    "CompactionInfo",
+    "Entry",
+    "EntryKind",
+    "EntryUsage",
+    "OpenCall",
+    "ParkedCall",
+    "PendingNotice",
+    "new_id",
+]
 
 
 class EntryKind(StrEnum):
@@ -102,6 +112,23 @@ class PendingNotice(msgspec.Struct, kw_only=True, frozen=True):
     key: str
     entry_id: str = ""
     claimed: bool = False
+
+
+class OpenCall(msgspec.Struct, kw_only=True, frozen=True):
+    """A stored tool call without a stored result. `begun_at` is when it was dispatched (ns); 0: never was."""
+
+    entry_id: str
+    call: ToolCall
+    begun_at: int = 0
+
+
+class ParkedCall(msgspec.Struct, kw_only=True, frozen=True):
+    """A call whose result comes later. `deadline` is in nanoseconds since the epoch; 0: none."""
+
+    correlation_id: str
+    tool_call_id: str
+    tool_name: str
+    deadline: int = 0
 
 
 def new_id() -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit_fast.stores.memory import MemoryStore
+    from agentkit_fast.stores.sqlite import SQLiteStore
 
 _HOMES: dict[str, str] = {
     "MemoryStore": "memory",
+    "SQLiteStore": "sqlite",
 }
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryStore", "SQLiteStore"]
 
 
 def __getattr__(name: str) -> Any:

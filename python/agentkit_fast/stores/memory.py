@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 
 import msgspec
 
-from agentkit_fast.entries import Compaction, Entry, EntryKind, PendingNotice, new_id
-from agentkit_fast.errors import StoreError
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.entries import (
+    Compaction,
+    Entry,
+    EntryKind,
+    OpenCall,
+    ParkedCall,
+    PendingNotice,
+    new_id,
+)
+from agentkit_fast.errors import SessionBusy, StoreError
+from agentkit_fast.messages import ToolCall
+from agentkit_fast.stores import jsonl
+from agentkit_fast.stores.common import ANSWERS, deadline_ns, order, repaired, same
 
 __all__ = ["MemoryStore"]
 
-# After one of these the model has read what came before: taking a notice out would break its window.
-_ANSWERS = frozenset({EntryKind.assistant.value, EntryKind.tool_call.value})
-_COMPARED = ("kind", "content", "parts", "reasoning", "tool_call_id", "tool_name", "tag", "origin")
+_PENDING, _SHOWN, _SUBSUMED, _CLEARED = 0, 1, 2, 3
 
 
 class _Notice(msgspec.Struct):
@@ -32,15 +42,31 @@ class _Notice(msgspec.Struct):
 class _Session:
     """One session's rows. `log` is what happened to the visible history; its length is the revision."""
 
-    __slots__ = ("entries", "last_stamp", "log", "notices", "pending", "plan", "visible")
+    __slots__ = (
+        "busy",
+        "cleared",
+        "entries",
+        "last_stamp",
+        "log",
+        "notices",
+        "open_calls",
+        "parked",
+        "pending",
+        "plan",
+        "visible",
+    )
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}  # everything ever shown, by id
         self.visible: dict[str, Entry] = {}
-        self.log: list[tuple[bool, str]] = []  # (appeared?, id)
+        self.cleared: set[str] = set()
+        self.log: list[tuple[bool, str] | None] = []  # (appeared?, id)
         self.pending: dict[str, Entry] = {}
         self.notices: list[_Notice] = []
+        self.open_calls: dict[str, int] = {}  # entry id -> when it began
+        self.parked: dict[str, ParkedCall] = {}
         self.plan: bytes | None = None
+        self.busy = False
         self.last_stamp = 0
 
     def stamp(self, floor: int) -> int:
@@ -52,8 +78,16 @@ class _Session:
         self.visible[entry.id] = entry
         self.log.append((True, entry.id))
         self.last_stamp = max(self.last_stamp, entry.created_at)
-        if self.notices and entry.kind in _ANSWERS:
+        if self.notices and entry.kind in ANSWERS:
             self.notices = [notice for notice in self.notices if not notice.claimed]
+        if entry.kind == EntryKind.tool_call.value:
+            self.open_calls[entry.id] = 0
+        elif entry.kind == EntryKind.tool_result.value:
+            # Call ids may be used again, so only the oldest open call of this id is answered.
+            for entry_id in self.open_calls:
+                if self.entries[entry_id].tool_call_id == entry.tool_call_id:
+                    del self.open_calls[entry_id]
+                    break
 
     def hide(self, entry_id: str) -> None:
         del self.visible[entry_id]
@@ -74,29 +108,32 @@ class MemoryStore:
         self._sessions: dict[str, _Session] = {}
 
     def _session(self, session_id: str) -> _Session:
-        session = self._sessions.get(session_id)
+        name = repair_text(session_id)
+        session = self._sessions.get(name)
         if session is None:
-            session = self._sessions[session_id] = _Session()
+            session = self._sessions[name] = _Session()
         return session
 
-    def _ready(self, session: _Session, entry: Entry, batch: dict[str, Entry]) -> Entry | None:
-        """A copy with id and stamp filled in; `None` when the very same entry is stored already."""
-        if entry.id:
-            known = batch.get(entry.id) or session.entries.get(entry.id) or session.pending.get(entry.id)
+    def _ready(self, session: _Session, entry: Entry, batch: dict[str, Entry]) -> tuple[Entry, bool]:
+        """A copy with id and stamp filled in, and whether it is new; else the same entry as stored."""
+        ready = repaired(entry)
+        if ready.id:
+            known = batch.get(ready.id) or session.entries.get(ready.id) or session.pending.get(ready.id)
             if known is not None:
-                if _same(known, entry):
-                    return None
+                if same(known, ready):
+                    return known, False
                 raise StoreError(
-                    f"MemoryStore: the session already has an entry {entry.id!r} with other content;"
+                    f"MemoryStore: the session already has an entry {ready.id!r} with other content;"
                     " nothing was stored. Leave the id empty to get a fresh one."
                 )
-        ready = copy(entry)
-        if not ready.id:
+        else:
             ready.id = new_id()
-        if not ready.created_at:
+        if ready.created_at:
+            session.last_stamp = max(session.last_stamp, ready.created_at)
+        else:
             ready.created_at = session.stamp(time.time_ns())
             session.last_stamp = ready.created_at
-        return ready
+        return ready, True
 
     def append(self, session_id: str, entry: Entry) -> Entry:
         """Store one entry and show it; returns it as stored, with id and `created_at` filled in."""
@@ -105,17 +142,16 @@ class MemoryStore:
     def append_many(self, session_id: str, entries: Iterable[Entry]) -> list[Entry]:
         """Store several entries, all or none; returns them as stored."""
         with self._lock:
-            session = self._session(session_id)
+            name = repair_text(session_id)
+            session = self._sessions.get(name) or _Session()
             batch: dict[str, Entry] = {}
             stored: list[Entry] = []
             for entry in entries:
-                ready = self._ready(session, entry, batch)
-                if ready is None:
-                    known = batch.get(entry.id) or session.entries.get(entry.id) or entry
-                    stored.append(copy(known))
-                    continue
-                batch[ready.id] = ready
+                ready, new = self._ready(session, entry, batch)
+                if new:
+                    batch[ready.id] = ready
                 stored.append(copy(ready))
+            self._sessions.setdefault(name, session)
             for ready in batch.values():
                 session.show(ready)
             return stored
@@ -123,9 +159,9 @@ class MemoryStore:
     def context(self, session_id: str) -> list[Entry]:
         """The visible entries, oldest first (`created_at`, then `id`)."""
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             found = [copy(entry) for entry in session.visible.values()] if session else []
-        found.sort(key=_order)
+        found.sort(key=order)
         return found
 
     def context_since(self, session_id: str, revision: int) -> tuple[list[Entry], int, list[str]]:
@@ -134,14 +170,16 @@ class MemoryStore:
         Revision 0 gives everything. A fold shows as its marker among the entries and the subsumed ids.
         """
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             if session is None:
                 return [], 0, []
             log = session.log
             fresh: dict[str, None] = {}
             gone: list[str] = []
             for at in range(max(0, revision), len(log)):
-                appeared, entry_id = log[at]
+                appeared, entry_id = log[at] or (False, "")
+                if not entry_id:
+                    continue
                 if appeared:
                     fresh[entry_id] = None
                 elif entry_id in fresh:
@@ -154,11 +192,16 @@ class MemoryStore:
         """Show the marker and hide what it subsumes, at once; returns the marker as stored.
 
         Refused, with nothing changed, when an entry to be subsumed is no longer visible: somebody else
-        has folded it meanwhile.
+        has folded it meanwhile. The very same fold again changes nothing.
         """
         with self._lock:
-            session = self._session(session_id)
+            name = repair_text(session_id)
+            session = self._sessions.get(name) or _Session()
             subsumed = list(dict.fromkeys(entry.id for entry in compaction.subsumes))
+            known = session.entries.get(compaction.marker.id)
+            folded = not any(entry_id in session.visible for entry_id in subsumed)
+            if known is not None and folded and same(known, repaired(compaction.marker)):
+                return copy(known)
             for entry_id in subsumed:
                 if entry_id not in session.visible:
                     raise StoreError(
@@ -168,23 +211,38 @@ class MemoryStore:
             marker = copy(compaction.marker)
             if not marker.created_at and subsumed:
                 marker.created_at = max(session.visible[entry_id].created_at for entry_id in subsumed)
-            ready = self._ready(session, marker, {})
-            if ready is None:
+            ready, new = self._ready(session, marker, {})
+            if not new:
                 raise StoreError(
                     f"MemoryStore: a marker {marker.id!r} is stored already; nothing was changed."
                 )
+            self._sessions.setdefault(name, session)
             for entry_id in subsumed:
                 session.hide(entry_id)
             session.show(ready)
             return copy(ready)
 
-    def history(self, session_id: str) -> list[Entry]:
-        """Every entry that was ever shown, subsumed ones included, oldest first."""
+    def history(self, session_id: str, *, before: str = "", after: str = "", limit: int = 0) -> list[Entry]:
+        """Every entry that was ever shown, subsumed ones included, oldest first.
+
+        In pages: the newest `limit` entries, those just before the entry with the id `before`, or those
+        just after the one with the id `after`.
+        """
         with self._lock:
-            session = self._sessions.get(session_id)
-            found = [copy(entry) for entry in session.entries.values()] if session else []
-        found.sort(key=_order)
-        return found
+            session = self._sessions.get(repair_text(session_id))
+            if session is None:
+                return []
+            for entry_id in (before, after):
+                if entry_id and entry_id not in session.entries:
+                    raise StoreError(f"MemoryStore: the session has no entry {entry_id!r} to page from")
+            found = sorted(session.entries.values(), key=order)
+            if before:
+                found = found[: found.index(session.entries[before])]
+            if after:
+                found = found[found.index(session.entries[after]) + 1 :]
+            if limit > 0:
+                found = found[:limit] if after else found[-limit:]
+            return [copy(entry) for entry in found]
 
     def sessions(self) -> list[str]:
         """Ids of all sessions, in order of first use."""
@@ -197,16 +255,15 @@ class MemoryStore:
         """Put an entry into the inbox; the session's next claim makes it visible."""
         with self._lock:
             session = self._session(session_id)
-            ready = self._ready(session, entry, {})
-            if ready is None:
-                return copy(session.pending.get(entry.id) or session.entries[entry.id])
-            session.pending[ready.id] = ready
+            ready, new = self._ready(session, entry, {})
+            if new:
+                session.pending[ready.id] = ready
             return copy(ready)
 
     def claim_pending(self, session_id: str, at: int) -> int:
         """Show everything in the inbox, stamped from `at` on and after all that is shown; how many."""
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             if session is None or not session.pending:
                 return 0
             self._expire(session)
@@ -239,7 +296,7 @@ class MemoryStore:
                 if notice.claimed or notice.group_by != group_by or notice.key != key
             ]
             stored = self.publish(session_id, entry)
-            expires_at = 0 if ttl_s is None else time.time_ns() + int(ttl_s * 1e9)
+            expires_at = deadline_ns(ttl_s)
             session.notices.append(
                 _Notice(group_by=group_by, key=key, entry_id=stored.id, expires_at=expires_at)
             )
@@ -248,7 +305,7 @@ class MemoryStore:
     def pending_notices(self, session_id: str) -> list[PendingNotice]:
         """The keyed notices the model has not answered after."""
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             if session is None:
                 return []
             self._expire(session)
@@ -265,14 +322,16 @@ class MemoryStore:
     def clear(self, session_id: str, group_by: str, key: str) -> int:
         """Retract the notices for `key` that the model has not answered after; how many there were."""
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             if session is None:
                 return 0
+            self._expire(session)
             found = [note for note in session.notices if note.group_by == group_by and note.key == key]
             for notice in found:
                 if notice.claimed:
                     if notice.entry_id in session.visible:
                         session.hide(notice.entry_id)
+                        session.cleared.add(notice.entry_id)
                 else:
                     session.pending.pop(notice.entry_id, None)
                 session.notices.remove(notice)
@@ -290,6 +349,152 @@ class MemoryStore:
                 kept.append(notice)
         session.notices = kept
 
+    # -- tool calls -------------------------------------------------------------------------------------
+
+    def begin_calls(self, session_id: str, entry_ids: Iterable[str]) -> None:
+        """Write down that these stored calls (ids of their entries) are about to run."""
+        now = time.time_ns()
+        with self._lock:
+            session = self._sessions.get(repair_text(session_id))
+            for entry_id in entry_ids:
+                if session and session.open_calls.get(entry_id) == 0:
+                    session.open_calls[entry_id] = now
+
+    def open_calls(self, session_id: str) -> list[OpenCall]:
+        """Stored calls without a stored result, oldest first.
+
+        One with `begun_at` had been handed to its tool: whether it had its effect is not known.
+        """
+        with self._lock:
+            session = self._sessions.get(repair_text(session_id))
+            found: list[OpenCall] = []
+            if session is None:
+                return found
+            for entry_id, begun_at in session.open_calls.items():
+                entry = session.entries[entry_id]
+                call = ToolCall(id=entry.tool_call_id, name=entry.tool_name, arguments=entry.content)
+                found.append(OpenCall(entry_id=entry_id, call=call, begun_at=begun_at))
+            return found
+
+    def park_call(self, session_id: str, parked: ParkedCall) -> None:
+        """Remember a call whose result comes later; the same correlation id again replaces it."""
+        with self._lock:
+            self._session(session_id).parked[parked.correlation_id] = parked
+
+    def parked_calls(self, session_id: str) -> list[ParkedCall]:
+        """The calls whose results are still to come, nearest deadline first, those without one last."""
+        with self._lock:
+            session = self._sessions.get(repair_text(session_id))
+            found = list(session.parked.values()) if session else []
+        return sorted(found, key=lambda call: (call.deadline == 0, call.deadline, call.correlation_id))
+
+    def settle_call(self, session_id: str, correlation_id: str, entry: Entry) -> Entry | None:
+        """Put what became of a parked call into the inbox and forget the call, at once.
+
+        `None`, and nothing stored, when no such call is parked: somebody else was first.
+        """
+        with self._lock:
+            session = self._sessions.get(repair_text(session_id))
+            if session is None or correlation_id not in session.parked:
+                return None
+            stored = self.publish(session_id, entry)
+            del session.parked[correlation_id]
+            return stored
+
+    def lock_turn(self, session_id: str) -> Callable[[], None]:
+        """Take the session for one turn; gives what frees it. `SessionBusy` while a turn runs."""
+        with self._lock:
+            session = self._session(session_id)
+            if session.busy:
+                raise SessionBusy(
+                    f"a turn of session {session_id!r} is running already. Wait for it, or publish the"
+                    " message to its inbox so that the running turn sees it"
+                )
+            session.busy = True
+        held = [session]
+
+        def release() -> None:
+            while held:
+                held.pop().busy = False
+
+        return release
+
+    # -- in and out -------------------------------------------------------------------------------------
+
+    def export(self, session_id: str) -> Iterator[str]:
+        """The whole session as JSON lines (see `import_`), as it is at this moment."""
+        with self._lock:
+            session = self._sessions.get(repair_text(session_id))
+            if session is None:
+                raise StoreError(f"MemoryStore: there is no session {session_id!r} to export")
+            header = jsonl.Header(
+                session_id=session_id,
+                revision=len(session.log),
+                last_stamp=session.last_stamp,
+                plan=session.plan,
+            )
+            records = list(self._records(session))
+        return jsonl.write(header, records)
+
+    def _records(self, session: _Session) -> Iterator[jsonl.Record]:
+        shown: dict[str, int] = {}
+        hidden: dict[str, int] = {}
+        for at, event in enumerate(session.log, 1):
+            if event is not None:
+                (shown if event[0] else hidden)[event[1]] = at
+        for entry in session.entries.values():
+            state = _SHOWN
+            if entry.id not in session.visible:
+                state = _CLEARED if entry.id in session.cleared else _SUBSUMED
+            yield jsonl.Stored(
+                entry=copy(entry),
+                state=state,
+                shown_rev=shown[entry.id],
+                hidden_rev=hidden.get(entry.id, 0),
+            )
+        for entry in session.pending.values():
+            yield jsonl.Stored(entry=copy(entry), state=_PENDING)
+        for notice in session.notices:
+            yield jsonl.KeyedNotice(
+                group_by=notice.group_by,
+                key=notice.key,
+                entry_id=notice.entry_id,
+                expires_at=notice.expires_at,
+                claimed=notice.claimed,
+            )
+        for entry_id, begun_at in session.open_calls.items():
+            call_id = session.entries[entry_id].tool_call_id
+            yield jsonl.Open(entry_id=entry_id, tool_call_id=call_id, begun_at=begun_at)
+        for parked in session.parked.values():
+            yield jsonl.Parked(
+                correlation_id=parked.correlation_id,
+                tool_call_id=parked.tool_call_id,
+                tool_name=parked.tool_name,
+                deadline=parked.deadline,
+            )
+
+    def import_(self, lines: Iterable[str], *, session_id: str = "") -> str:
+        """Take in an exported session, all or nothing, under its own id or `session_id`; returns that id.
+
+        A session that is there already is a `StoreError`, as are lines that were cut off.
+        """
+        header, records = jsonl.read(lines)
+        name = repair_text(session_id or header.session_id)
+        session = _Session()
+        session.log = [None] * header.revision
+        session.last_stamp = header.last_stamp
+        session.plan = header.plan
+        for record in records:
+            _restore(session, record)
+        with self._lock:
+            if name in self._sessions:
+                raise StoreError(
+                    f"MemoryStore: there is a session {name!r} already; nothing was changed. Import under"
+                    " another id"
+                )
+            self._sessions[name] = session
+        return name
+
     # -- the shaper's memory ----------------------------------------------------------------------------
 
     def save_plan(self, session_id: str, plan: bytes) -> None:
@@ -300,13 +505,40 @@ class MemoryStore:
     def load_plan(self, session_id: str) -> bytes | None:
         """The plan last saved."""
         with self._lock:
-            session = self._sessions.get(session_id)
+            session = self._sessions.get(repair_text(session_id))
             return session.plan if session else None
 
 
-def _order(entry: Entry) -> tuple[int, str]:
-    return entry.created_at, entry.id
-
-
-def _same(known: Entry, entry: Entry) -> bool:
-    return all(getattr(known, name) == getattr(entry, name) for name in _COMPARED)
+def _restore(session: _Session, record: jsonl.Record) -> None:
+    if isinstance(record, jsonl.Stored):
+        entry = record.entry
+        if record.state == _PENDING:
+            session.pending[entry.id] = entry
+            return
+        session.entries[entry.id] = entry
+        if record.state == _SHOWN:
+            session.visible[entry.id] = entry
+        elif record.state == _CLEARED:
+            session.cleared.add(entry.id)
+        for revision, appeared in ((record.shown_rev, True), (record.hidden_rev, False)):
+            if revision:
+                session.log[revision - 1] = (appeared, entry.id)
+    elif isinstance(record, jsonl.KeyedNotice):
+        session.notices.append(
+            _Notice(
+                group_by=record.group_by,
+                key=record.key,
+                entry_id=record.entry_id,
+                expires_at=record.expires_at,
+                claimed=record.claimed,
+            )
+        )
+    elif isinstance(record, jsonl.Open):
+        session.open_calls[record.entry_id] = record.begun_at
+    else:
+        session.parked[record.correlation_id] = ParkedCall(
+            correlation_id=record.correlation_id,
+            tool_call_id=record.tool_call_id,
+            tool_name=record.tool_name,
+            deadline=record.deadline,
+        )
