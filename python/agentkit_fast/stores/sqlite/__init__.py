@@ -14,6 +14,8 @@ from copy import copy
 from sqlite3 import Connection
 from typing import Any, Literal, Self
 
+import msgspec
+
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.entries import (
     Compaction,
@@ -157,7 +159,7 @@ class SQLiteStore:
                         (sid, revision, revision),
                     )
                 ]
-        return [_entry(row) for row in rows], now, gone
+        return [self._entry(row) for row in rows], now, gone
 
     def compact(self, session_id: str, compaction: Compaction) -> Entry:
         """Show the marker and hide what it subsumes, in one transaction; returns the marker as stored.
@@ -213,7 +215,7 @@ class SQLiteStore:
                 f"{where} ORDER BY created_at {way}, id {way} LIMIT ?",
                 (*arguments, limit if limit > 0 else -1),
             ).fetchall()
-        return [_entry(row) for row in (reversed(rows) if backwards else rows)]
+        return [self._entry(row) for row in (reversed(rows) if backwards else rows)]
 
     def _place(self, connection: Connection, sid: int, entry_id: str) -> list[Any]:
         row = connection.execute(
@@ -262,7 +264,7 @@ class SQLiteStore:
                     "UPDATE entries SET state = 1, created_at = ?, shown_rev = ? WHERE seq = ?",
                     (session.stamp(at), session.next_revision(), row[3]),
                 )
-                self._shown(connection, session.sid, _entry(row))
+                self._shown(connection, session.sid, self._entry(row))
             if rows:
                 self._update(connection, session)
             return len(rows)
@@ -380,7 +382,7 @@ class SQLiteStore:
             ).fetchall()
         found = []
         for row in rows:
-            entry = _entry(row)
+            entry = self._entry(row)
             call = ToolCall(id=entry.tool_call_id, name=entry.tool_name, arguments=entry.content)
             found.append(OpenCall(entry_id=entry.id, call=call, begun_at=row[3]))
         return found
@@ -482,7 +484,7 @@ class SQLiteStore:
             "SELECT id, created_at, body, state, shown_rev, hidden_rev FROM entries WHERE sid = ? ORDER BY seq",
             (sid,),
         ):
-            yield jsonl.Stored(entry=_entry(row), state=row[3], shown_rev=row[4], hidden_rev=row[5])
+            yield jsonl.Stored(entry=self._entry(row), state=row[3], shown_rev=row[4], hidden_rev=row[5])
         for row in connection.execute(
             "SELECT group_by, key, entry_id, expires_at, claimed FROM notices WHERE sid = ? ORDER BY seq",
             (sid,),
@@ -587,6 +589,18 @@ class SQLiteStore:
             return _Row(sid or 0, 0, 0)
         return _Row(*row)
 
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        try:
+            entry = decode_body(row[2])
+        except msgspec.DecodeError as error:
+            raise StoreError(
+                f"{self.path}: it is damaged, entry {row[0]!r} cannot be read ({error}); nothing was changed. "
+                "Restore it from a copy"
+            ) from error
+        entry.id = row[0]
+        entry.created_at = row[1]
+        return entry
+
     def _update(self, connection: Connection, session: _Row) -> None:
         connection.execute(
             "UPDATE sessions SET revision = ?, last_stamp = ? WHERE sid = ?",
@@ -603,7 +617,7 @@ class SQLiteStore:
         ).fetchone()
         if row is None:
             return None
-        known = _entry(row)
+        known = self._entry(row)
         if not same(known, entry):
             raise StoreError(
                 f"{self.path}: the session already has an entry {entry.id!r} with other content; nothing was stored. "
@@ -656,13 +670,6 @@ class SQLiteStore:
                 "AND tool_call_id = ?)",
                 (sid, repair_text(entry.tool_call_id)),
             )
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    entry = decode_body(row[2])
-    entry.id = row[0]
-    entry.created_at = row[1]
-    return entry
 
 
 def _body(entry: Entry) -> bytes:

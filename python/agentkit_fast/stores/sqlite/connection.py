@@ -103,6 +103,19 @@ class Database:
                 "Give another path, or restore it from a copy"
             )
         self._refuse_newer(int.from_bytes(head[60:64]), int.from_bytes(head[68:72]))
+        if Path(f"{self.path}-wal").exists():
+            # The version may be in the log only, and an ordinary connection would write the log back.
+            with contextlib.suppress(sqlite3.Error):
+                self._look_read_only(path)
+
+    def _look_read_only(self, path: Path) -> None:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=self._timeout_s
+        )
+        try:
+            self._refuse_newer(*_versions(connection))
+        finally:
+            connection.close()
 
     def _refuse_newer(self, version: int, application: int) -> None:
         if application not in (0, APPLICATION_ID):
@@ -119,7 +132,7 @@ class Database:
     def _prepare(self) -> None:
         """Write-ahead logging, and the schema brought up to date in one transaction."""
         writer = self.writer
-        version, application = self._versions()
+        version, application = _versions(self.writer)
         self._refuse_newer(version, application)
         if not application:
             found = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -137,18 +150,13 @@ class Database:
             return
         with self.write() as connection:
             # Another process may have done it while this one waited for the lock.
-            version, application = self._versions()
+            version, application = _versions(self.writer)
             self._refuse_newer(version, application)
             for step in STEPS[version:]:
                 for statement in step:
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-    def _versions(self) -> tuple[int, int]:
-        version = self.writer.execute("PRAGMA user_version").fetchone()[0]
-        application = self.writer.execute("PRAGMA application_id").fetchone()[0]
-        return version, application & 0xFFFFFFFF
 
     def _wal(self) -> None:
         """Switch to WAL. SQLite does not wait here for another process doing the same, so we do."""
@@ -245,6 +253,13 @@ class Database:
             raise StoreError(
                 f"{self.path}: a number does not fit 64 bits (created_at is in nanoseconds); nothing was stored"
             ) from error
+
+
+def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Schema version and application id."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    return version, application & 0xFFFFFFFF
 
 
 def _code(error: sqlite3.Error) -> int:
