@@ -280,6 +280,7 @@ class SyncDriver(_Driver):
             running.cancel()
 
     def stop_calls(self, _: StopCalls) -> list[Outcome]:
+        self.stopped = True
         self.stop.set()
         self.inline = None
         for running in self.pending.values():
