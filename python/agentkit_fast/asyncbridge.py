@@ -23,6 +23,7 @@ __all__ = [
     "in_event_loop",
     "run_async",
     "run_within",
+    "shared_loop",
     "thread_coroutine",
 ]
 
@@ -61,6 +62,12 @@ _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("agentkit_inside_
 # A lock held by another thread at the moment of a fork stays held for ever in the child.
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_portal.reset)
+
+
+def shared_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that async code of sync callers runs on; `None` where this very thread runs it."""
+    loop = _portal.loop()
+    return None if _portal._thread is threading.current_thread() else loop
 
 
 def in_event_loop() -> bool:

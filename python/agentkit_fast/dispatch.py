@@ -32,7 +32,8 @@ def cancel_requested() -> bool:
 def result_text(value: Any) -> str:
     """A dispatcher's value as text: `None` is empty, bytes are read as UTF-8, other values become JSON."""
     if isinstance(value, str):
-        return repair_text(value)
+        # A subclass of `str` (the tools' own results are) is no plain text to a JSON encoder.
+        return repair_text(value if type(value) is str else str.__str__(value))
     if value is None:
         return ""
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -78,6 +79,10 @@ class Desk:
     def needs_approval(self, call: ToolCall) -> bool:
         """Whether a person must say yes to this call."""
         return self._approve_all or bool(getattr(self._by_name.get(call.name), "approve", False))
+
+    def idempotent(self, call: ToolCall) -> bool:
+        """Whether running this call twice does no harm."""
+        return bool(getattr(self._by_name.get(call.name), "idempotent", False))
 
     def timeout_s(self, call: ToolCall) -> float | None:
         """Seconds this call may take. A tool's own `timeout_s` is kept by the tool."""

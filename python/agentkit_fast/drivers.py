@@ -22,6 +22,7 @@ from agentkit_fast.dispatch import with_cancel
 from agentkit_fast.effects import (
     Append,
     Approve,
+    BeginCalls,
     Build,
     Claim,
     ClearNotice,
@@ -29,11 +30,13 @@ from agentkit_fast.effects import (
     Effect,
     Emit,
     Hook,
+    LeftOpen,
     NextChunk,
     NextResult,
     Now,
     OpenChat,
     Outcome,
+    Park,
     Prepare,
     StartCall,
     StopCalls,
@@ -122,6 +125,9 @@ class SyncDriver(_Driver):
             Approve: lambda effect: self.settle(self.ports.approve(effect.call)),
             Stored: lambda effect: self.settle(self.ports.stored(effect.ids)),
             ClearNotice: lambda effect: self.settle(self.ports.clear(effect.group_by, effect.key)),
+            LeftOpen: lambda _: self.settle(self.ports.left_open()),
+            BeginCalls: lambda effect: self.settle(self.ports.begin_calls(effect.entry_ids)),
+            Park: lambda effect: self.ports.park(effect.lift, effect.call),
         }
 
     def drive(self, rules: Generator[Effect, Any, Any]) -> Generator[Event, None, Any]:
@@ -322,6 +328,9 @@ class AsyncDriver(_Driver):
             Claim: lambda _: self.whole(self.ports.claim),
             Stored: lambda effect: self.whole(self.ports.stored, effect.ids),
             ClearNotice: lambda effect: self.whole(self.ports.clear, effect.group_by, effect.key),
+            LeftOpen: lambda _: self.whole(self.ports.left_open),
+            BeginCalls: lambda effect: self.whole(self.ports.begin_calls, effect.entry_ids),
+            Park: lambda effect: self.whole(self.ports.park, effect.lift, effect.call),
             Build: self.build,
             Prepare: self.prepare,
             Hook: self.hook,

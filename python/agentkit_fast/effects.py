@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from agentkit_fast.entries import Entry
+from agentkit_fast.lifting import LiftRequest
 from agentkit_fast.messages import ChatOptions, ToolCall, ToolDef
 
 __all__ = [
     "Append",
     "Approve",
+    "BeginCalls",
     "Build",
     "Claim",
     "ClearNotice",
@@ -24,11 +26,13 @@ __all__ = [
     "Effect",
     "Emit",
     "Hook",
+    "LeftOpen",
     "NextChunk",
     "NextResult",
     "Now",
     "OpenChat",
     "Outcome",
+    "Park",
     "Prepare",
     "StartCall",
     "StopCalls",
@@ -88,6 +92,16 @@ class Stored(Effect, frozen=True):
     ids: tuple[str, ...]
 
 
+class LeftOpen(Effect, frozen=True):
+    """Gives the stored calls without a result that a dead process left, where the store knows them."""
+
+
+class BeginCalls(Effect, frozen=True):
+    """Write down which stored calls are about to run, where the store keeps that."""
+
+    entry_ids: tuple[str, ...]
+
+
 class Approve(Effect, frozen=True):
     """Ask a person. Gives what they said."""
 
@@ -108,6 +122,13 @@ class NextResult(Effect, frozen=True):
 
 class StopCalls(Effect, frozen=True):
     """Cancel what runs and wait a moment for it. Gives the outcomes that were still to be had."""
+
+
+class Park(Effect, frozen=True):
+    """Keep a call whose result comes later."""
+
+    lift: LiftRequest
+    call: ToolCall
 
 
 class ClearNotice(Effect, frozen=True):

@@ -1,77 +1,115 @@
-"""Calls whose result comes later: parked now, resolved or expired as new context."""
+"""Calls whose result comes later: parked now, resolved or expired as new context.
+
+A store that keeps parked calls (`park_call`, `parked_calls`, `settle_call`) keeps them over a restart; with any
+other store they live as long as the session object.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from agentkit_fast import model_words
 from agentkit_fast.dispatch import result_text
-from agentkit_fast.entries import Entry, EntryKind
+from agentkit_fast.entries import Entry, EntryKind, ParkedCall, new_id
+from agentkit_fast.lifting import LiftRequest
 from agentkit_fast.messages import ToolCall
 
 __all__ = ["Lifts"]
 
-
-class _Lift(msgspec.Struct):
-    call_id: str
-    name: str
-    ttl_s: float
-    deadline: float
+TAG = "tool_result"
 
 
 class Lifts:
-    """The pending calls of one session."""
+    """The parked calls of one session."""
 
-    def __init__(self, store: Any, session_id: str) -> None:
+    def __init__(self, store: Any, session_id: str, now: Callable[[], int]) -> None:
         self._store = store
         self._session_id = session_id
+        self._now = now
         self._lock = threading.Lock()
-        self._open: dict[str, _Lift] = {}
+        self._durable = hasattr(store, "park_call") and hasattr(store, "settle_call")
+        self._open: dict[str, ParkedCall] = {}
 
-    def note(self, raw: str, call: ToolCall) -> str | None:
-        """Park the call when its result asks for it; the placeholder the model sees."""
-        if not raw.startswith("{"):
-            return None
-        from agentkit_fast.lifting import parse_lift_request, pending_result
-
-        asked = parse_lift_request(raw)
-        if asked is None:
-            return None
+    def park(self, asked: LiftRequest, call: ToolCall) -> None:
+        """Keep a call until its result arrives or its time is over."""
+        parked = ParkedCall(
+            correlation_id=asked.correlation_id,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            deadline=self._now() + int(asked.ttl_s * 1e9) if asked.ttl_s else 0,
+        )
+        if self._durable:
+            self._store.park_call(self._session_id, parked)
+            return
         with self._lock:
-            self._open[asked.correlation_id] = _Lift(
-                call_id=call.id,
-                name=call.name,
-                ttl_s=asked.ttl_s,
-                deadline=time.monotonic() + asked.ttl_s if asked.ttl_s else 0.0,
-            )
-        return pending_result(asked.correlation_id, call.id, asked.ttl_s)
+            self._open[asked.correlation_id] = parked
 
     def resolve(self, correlation_id: str, result: Any) -> Entry:
-        """Deliver a result."""
-        with self._lock:
-            lift = self._open.pop(correlation_id, None)
-        if lift is None:
-            raise KeyError(
-                f"no pending call has the correlation id {correlation_id!r}: it is unknown,"
-                f" resolved or expired"
+        """Deliver a result. `KeyError` where no such call is parked (any more)."""
+        parked = next((one for one in self.open() if one.correlation_id == correlation_id), None)
+        stored = None
+        if parked is not None:
+            text = model_words.resolved(
+                name=parked.tool_name,
+                call_id=parked.tool_call_id,
+                correlation_id=correlation_id,
+                result=result_text(result),
             )
-        text = model_words.resolved(
-            name=lift.name, call_id=lift.call_id, correlation_id=correlation_id, result=result_text(result)
-        )
-        return self._deliver(lift, text)
+            stored = self._settle(parked, text)
+        if stored is None:
+            raise KeyError(
+                f"no call is parked under the correlation id {correlation_id!r}: it is unknown, resolved or"
+                " expired"
+            )
+        return stored
 
-    def _deliver(self, lift: _Lift, text: str) -> Entry:
+    def open(self) -> list[ParkedCall]:
+        """The calls that wait for their results."""
+        if self._durable:
+            found: list[ParkedCall] = self._store.parked_calls(self._session_id)
+            return found
+        with self._lock:
+            return list(self._open.values())
+
+    def expire(self) -> int:
+        """Tell the model of each call whose deadline has passed; how many there were."""
+        if not self._durable and not self._open:
+            return 0
+        now = self._now()
+        late = [parked for parked in self.open() if parked.deadline and parked.deadline <= now]
+        for parked in late:
+            self._settle(
+                parked,
+                model_words.resolved_expired(
+                    name=parked.tool_name,
+                    call_id=parked.tool_call_id,
+                    correlation_id=parked.correlation_id,
+                ),
+            )
+        return len(late)
+
+    def _settle(self, parked: ParkedCall, text: str) -> Entry | None:
+        """Into the inbox with it, once; `None` where somebody else was first."""
         entry = Entry(
+            id=new_id(),
             kind=EntryKind.notification.value,
-            tag="tool_result",
+            tag=TAG,
             content=text,
-            tool_call_id=lift.call_id,
-            tool_name=lift.name,
+            tool_call_id=parked.tool_call_id,
+            tool_name=parked.tool_name,
         )
-        publish = getattr(self._store, "publish", None) or self._store.append
+        stored: Entry | None
+        if self._durable:
+            stored = self._store.settle_call(self._session_id, parked.correlation_id, entry)
+            return stored
+        with self._lock:
+            if self._open.pop(parked.correlation_id, None) is None:
+                return None
+        publish = getattr(self._store, "publish", None)
+        if publish is None:
+            entry.created_at = self._now()
+            publish = self._store.append
         stored = publish(self._session_id, entry)
         return stored if isinstance(stored, Entry) else entry

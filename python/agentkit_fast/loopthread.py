@@ -15,27 +15,29 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from agentkit_fast.asyncbridge import shared_loop
+
 __all__ = ["LoopCall", "call_in_thread", "wait_on_loop"]
 
 _log = logging.getLogger("agentkit_fast.session")
 _lock = threading.Lock()
-_loops: list[tuple[int, asyncio.AbstractEventLoop, threading.Thread]] = []
+_nested: list[tuple[int, asyncio.AbstractEventLoop, threading.Thread]] = []
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The shared loop; the next one where this very thread runs it (a tool that runs a session of its own).
-
-    A forked child has none of its parent's threads, so it starts its own.
-    """
-    with _lock:
-        for pid, loop, thread in _loops:
-            if pid == os.getpid() and thread is not threading.current_thread():
-                return loop
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="agentkit-loop", daemon=True)
-        thread.start()
-        _loops.append((os.getpid(), loop, thread))
+    """The shared loop; another where this very thread runs it (a tool that runs a session of its own)."""
+    loop = shared_loop()
+    if loop is not None:
         return loop
+    with _lock:
+        for pid, other, thread in _nested:
+            if pid == os.getpid() and thread is not threading.current_thread():
+                return other
+        other = asyncio.new_event_loop()
+        thread = threading.Thread(target=other.run_forever, name="agentkit-nested", daemon=True)
+        thread.start()
+        _nested.append((os.getpid(), other, thread))
+        return other
 
 
 class LoopCall:

@@ -13,9 +13,9 @@ __all__ = [
     "TAG_EXTRACTION",
     "TAG_REPETITION",
     "TAG_TOOL_LOOP",
-    "arguments_malformed",
     "arguments_not_object",
     "arguments_truncated",
+    "arguments_unusable",
     "block_malformed",
     "call_interrupted",
     "call_not_approved",
@@ -65,13 +65,9 @@ def arguments_truncated(chars: int) -> str:
     )
 
 
-def arguments_malformed(why: str) -> str:
-    """The arguments are no JSON: the call did not run."""
-    because = f" ({why})" if why else ""
-    return (
-        f"ERROR: not run. The arguments are not well-formed{because}. Write the same call again with one"
-        " well-formed JSON object as arguments and nothing after it."
-    )
+def arguments_unusable(why: str) -> str:
+    """The arguments are cut off or no JSON, in the words of `check_arguments`."""
+    return f"ERROR: not run. {why}"
 
 
 def arguments_not_object() -> str:
@@ -181,11 +177,11 @@ def resolved(*, name: str, call_id: str, correlation_id: str, result: str) -> st
     )
 
 
-def resolved_expired(*, name: str, call_id: str, correlation_id: str, seconds: float) -> str:
+def resolved_expired(*, name: str, call_id: str, correlation_id: str) -> str:
     """A pending call whose deadline passed."""
     return (
-        f"The pending call {name} (id {call_id}, correlation {correlation_id}) gave no result within"
-        f" {seconds:g} s. Its outcome is unknown: check before you run it again, or go on without it."
+        f"The pending call {name} (id {call_id}, correlation {correlation_id}) gave no result before its"
+        " deadline. Its outcome is unknown: check before you run it again, or go on without it."
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from agentkit_fast.dispatch import Desk
 from agentkit_fast.effects import OpenChat
 from agentkit_fast.entries import Entry
+from agentkit_fast.lifts import Lifts
 from agentkit_fast.messages import ToolCall
 
 __all__ = ["Ports"]
@@ -33,6 +34,7 @@ class Ports:
         build: Callable[[], Any],
         build_blocks: bool,
         preparer: Any,
+        lifts: Lifts,
         now: Callable[[], int] | None,
         events: bool,
     ) -> None:
@@ -42,6 +44,8 @@ class Ports:
         self.build = build
         self.build_blocks = build_blocks
         self.now = now or time.time_ns
+        self.park = lifts.park
+        self._lifts = lifts
         self._runner = runner
         self._preparer = preparer
         self._events = events
@@ -59,6 +63,7 @@ class Ports:
 
     def claim(self) -> Any:
         """Claim the inbox: how many arrived, or (where events are wanted and the store can) which."""
+        self._lifts.expire()
         since = getattr(self.store, "context_since", None) if self._events else None
         if since is None or _is_async(since):
             return self.store.claim_pending(self.session_id, self.now())
@@ -99,6 +104,15 @@ class Ports:
 
     async def _stored_later(self, found: Any, ids: tuple[str, ...]) -> list[str]:
         return _among(await found, ids)
+
+    def left_open(self) -> Any:
+        """Stored calls without a result, where the store keeps account of them."""
+        open_calls = getattr(self.store, "open_calls", None)
+        return open_calls(self.session_id) if open_calls is not None else ()
+
+    def begin_calls(self, entry_ids: tuple[str, ...]) -> Any:
+        """Write down that these calls are about to run."""
+        return self.store.begin_calls(self.session_id, entry_ids)
 
     def clear(self, group_by: str, key: str) -> Any:
         """Retract notices, where the store keeps any."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
@@ -152,7 +153,7 @@ class Session:
         self._now = now
         self._repetition = repetition
         self._grammars: dict[str | None, str] = {}
-        self._lifts = Lifts(store, self.session_id)
+        self._lifts = Lifts(store, self.session_id, now or time.time_ns)
         self._driver: SyncDriver | AsyncDriver | None = None
         self._plan = {
             "session_id": self.session_id,
@@ -172,7 +173,7 @@ class Session:
             "on_tool_calls": on_tool_calls,
             "encode_tool_result": encode_tool_result,
             "normalize_result": normalize_result,
-            "lift": self._lifts.note,
+            "tracks_calls": hasattr(store, "open_calls") and hasattr(store, "begin_calls"),
             "max_turns": max_turns,
             "forced_terminal_tool": forced_terminal_tool,
             "max_repetition_retries": max_repetition_retries,
@@ -271,6 +272,7 @@ class Session:
             build=self._build,
             build_blocks=self._build_blocks,
             preparer=self._preparer,
+            lifts=self._lifts,
             now=self._now,
             events=events,
         )
@@ -317,9 +319,20 @@ class Session:
             running.add(key)
 
         def release() -> None:
+            if unlock is not None:
+                unlock()
             with _busy_lock:
                 running.discard(key)
 
+        # A store may also know of turns in other processes.
+        unlock = None
+        lock_turn = getattr(self.store, "lock_turn", None)
+        if lock_turn is not None:
+            try:
+                unlock = lock_turn(key)
+            except BaseException:
+                release()
+                raise
         return release
 
     def _full_system(self, system: str, *, omit_slot_note: bool) -> str:

@@ -16,10 +16,14 @@ from agentkit_fast.text import check_arguments, rejected_arguments
 __all__ = ["CutCall", "GatedCall", "distinct_ids", "gate", "heredoc_leftovers", "was_cut"]
 
 
+# Endpoints refuse a call without a name in the history.
+_NAMELESS = "unknown"
+
+
 class CutCall(ToolCall):
     """A call of which we know, whatever its text looks like, that it is not to be run.
 
-    `kind` is `"truncated"` or `"malformed"`.
+    `kind` is `"truncated"`, or `"block"` for a heredoc block that is closed and cannot be read.
     """
 
     kind: str = "truncated"
@@ -38,28 +42,31 @@ def gate(call: ToolCall) -> GatedCall:
     Whether the text was cut is decided before any repair: a call that lost its end must never run
     with half its text.
     """
-    raw = call.arguments
-    kind = call.kind if isinstance(call, CutCall) else ""
-    if not kind:
-        checked = check_arguments(raw)
-        if checked.kind == "ok":
-            if not call.name.strip():
-                return GatedCall(
-                    ToolCall(id=call.id, name="unknown", arguments=checked.text),
-                    model_words.call_without_name(),
-                )
-            return GatedCall(ToolCall(id=call.id, name=call.name, arguments=checked.text))
-        kind = checked.kind
-    if kind == "truncated":
-        refusal = model_words.arguments_truncated(len(raw))
-    elif kind == "not_object":
-        refusal = model_words.arguments_not_object()
-    elif kind == "block":
-        refusal = model_words.block_malformed()
-    else:
-        refusal = model_words.arguments_malformed("")
-    stand_in = rejected_arguments(raw, refusal)
-    return GatedCall(ToolCall(id=call.id, name=call.name.strip() or "unknown", arguments=stand_in), refusal)
+    raw, name = call.arguments, call.name.strip()
+    if isinstance(call, CutCall):
+        refusal = (
+            model_words.block_malformed()
+            if call.kind == "block"
+            else model_words.arguments_truncated(len(raw))
+        )
+        return _refused(call, refusal)
+    checked = check_arguments(raw)
+    if checked.kind == "not_object":
+        return _refused(call, model_words.arguments_not_object())
+    if checked.kind != "ok":
+        return _refused(call, model_words.arguments_unusable(checked.message))
+    arguments = checked.text if checked.text.strip() else "{}"
+    if not name:
+        stand_in = ToolCall(id=call.id, name=_NAMELESS, arguments=arguments)
+        return GatedCall(stand_in, model_words.call_without_name())
+    if name == call.name and arguments is raw:
+        return GatedCall(call)
+    return GatedCall(ToolCall(id=call.id, name=name, arguments=arguments))
+
+
+def _refused(call: ToolCall, refusal: str) -> GatedCall:
+    stand_in = rejected_arguments(call.arguments, refusal)
+    return GatedCall(ToolCall(id=call.id, name=call.name.strip() or _NAMELESS, arguments=stand_in), refusal)
 
 
 def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:

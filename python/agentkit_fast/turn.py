@@ -27,16 +27,20 @@ from agentkit_fast.dispatch import Desk, result_text
 from agentkit_fast.effects import (
     Append,
     Approve,
+    BeginCalls,
     Build,
     Claim,
+    ClearNotice,
     CloseChat,
     Effect,
     Emit,
     Hook,
+    LeftOpen,
     NextResult,
     Now,
     OpenChat,
     Outcome,
+    Park,
     Prepare,
     StartCall,
     StopCalls,
@@ -52,6 +56,7 @@ from agentkit_fast.errors import (
     ToolLoopError,
 )
 from agentkit_fast.events import Compacted, Notice, Retrying, ToolResult, TurnDone, UsageUpdated
+from agentkit_fast.lifting import ToolOutcome, parse_clear_request, parse_lift_request, pending_result
 from agentkit_fast.limits import Limits, TokenUsage, TurnResult
 from agentkit_fast.loopguard import LoopGuard
 from agentkit_fast.messages import ChatOptions, ToolCall, ToolDef, Usage
@@ -89,8 +94,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_tool_calls: Callable[[list[ToolCall]], Any] | None
     encode_tool_result: Callable[[str], str] | None
     normalize_result: Callable[[str], str] | None
-    lift: Callable[[str, ToolCall], str | None]
-    """Looks at a raw result; gives the placeholder when the call was lifted."""
+    tracks_calls: bool
+    """Whether the store keeps account of calls that have begun and have no result."""
     max_turns: int
     forced_terminal_tool: str
     max_repetition_retries: int
@@ -185,6 +190,8 @@ class Turn:
         plan = self.plan
         if plan.limits is not None and plan.limits.seconds is not None:
             self._started_at = yield Now()
+        if plan.tracks_calls:
+            yield from self._take_up_left()
         for number in range(plan.max_turns):
             if plan.limits is not None and number:
                 yield from self._check_limits(plan.limits)
@@ -443,6 +450,35 @@ class Turn:
             left -= not item.refusal
         return allowed
 
+    # -- what a dead process left -------------------------------------------------------------------------
+
+    def _take_up_left(self) -> Rules:
+        """Answer the calls that an earlier process stored and did not end.
+
+        One that had begun is run again only where its tool says that this does no harm.
+        """
+        left = yield LeftOpen()
+        if not left:
+            return
+        again, answered = [], []
+        for one in left:
+            self._used_ids.add(one.call.id)
+            item = _Call(call=one.call, entry_id=one.entry_id, result_id=new_id())
+            if one.begun_at and self.plan.desk.idempotent(one.call) and self.plan.desk.dispatch is not None:
+                again.append(item)
+                continue
+            item.answer = model_words.call_interrupted() if one.begun_at else model_words.call_not_run()
+            answered.append(item)
+        ledger = self._ledger = _Ledger()
+        ledger.calls, ledger.calls_stored = [*answered, *again], True
+        if answered:
+            yield Append(tuple(_result_entry(item) for item in answered))
+            for item in answered:
+                item.stored = True
+                yield from self._tell_result(item)
+        yield from self._run(again)
+        self._ledger = _Ledger()
+
     # -- running calls -----------------------------------------------------------------------------------
 
     def _run(self, calls: list[_Call]) -> Rules:
@@ -454,6 +490,8 @@ class Turn:
         asked = [index for index, item in by_index.items() if plan.desk.needs_approval(item.call)]
         waiting = [index for index in by_index if index not in asked]
         running = 0
+        if plan.tracks_calls:
+            yield BeginCalls(tuple(item.entry_id for item in calls))
         ledger.running = True
         while waiting or asked or running:
             while waiting and running < plan.max_parallel_tools:
@@ -468,7 +506,7 @@ class Turn:
                 outcome: Outcome = yield NextResult()
                 running -= 1
                 item = by_index[outcome.index]
-                self._take_outcome(item, outcome)
+                yield from self._take_outcome(item, outcome)
                 yield from self._store_result(item)
         ledger.running = False
 
@@ -494,7 +532,7 @@ class Turn:
         yield from self._store_result(item)
         return False
 
-    def _take_outcome(self, item: _Call, outcome: Outcome) -> None:
+    def _take_outcome(self, item: _Call, outcome: Outcome) -> Rules:
         """Turn how a call ended into its raw text and the answer to be stored."""
         call, error = item.call, outcome.error
         if outcome.timed_out_s:
@@ -509,18 +547,22 @@ class Turn:
         if item.span is not None:
             self._close_span(item.span, None if item.closed else error, tool=call.name, bytes=len(item.raw))
         if item.answer is None:
-            item.answer = self._shown(item, outcome.value)
+            item.answer = yield from self._shown(item, outcome.value)
 
-    def _shown(self, item: _Call, value: Any) -> str:
-        """The result as it is stored."""
+    def _shown(self, item: _Call, value: Any) -> Generator[Effect, Any, str]:
+        """The result as it is stored, once what it asks of the loop is done.
+
+        A `ToolSet` marks a result that asks for something; any other dispatcher may give the JSON itself.
+        """
         plan, raw = self.plan, item.raw
-        if getattr(value, "lift", None) is None:
-            placeholder = plan.lift(raw, item.call)
-            if placeholder is not None:
-                return placeholder
-        else:
-            plan.lift(raw, item.call)
-            return raw
+        marked = value.lift if isinstance(value, ToolOutcome) else None
+        lift = marked or parse_lift_request(raw)
+        if lift is not None:
+            yield from self._try(Park(lift, item.call), None)
+            return raw if marked else pending_result(lift.correlation_id, item.call.id, lift.ttl_s)
+        clear = value.clear if isinstance(value, ToolOutcome) else parse_clear_request(raw)
+        if clear is not None:
+            yield from self._try(ClearNotice(clear.group_by, clear.key), None)
         if plan.encode_tool_result is not None:
             try:
                 raw = result_text(plan.encode_tool_result(raw))
@@ -589,7 +631,7 @@ class Turn:
             for outcome in outcomes:
                 item = ledger.calls[outcome.index]
                 if item.answer is None:
-                    self._take_outcome(item, outcome)
+                    yield from self._take_outcome(item, outcome)
         missing = [item for item in ledger.calls if not item.stored]
         if missing:
             yield from self._answer(missing, calls_stored=ledger.calls_stored)
