@@ -35,3 +35,11 @@ def llama_url(smollm2_path: Path) -> Iterator[str]:
     pytest.importorskip("xllamacpp")
     with servers.llama_server(smollm2_path) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def gemma_url(gemma_path: Path) -> Iterator[str]:
+    """A real llama.cpp HTTP server with Gemma 3 270M: one slot of 2,048 tokens, one thread."""
+    pytest.importorskip("xllamacpp")
+    with servers.llama_server(gemma_path, n_ctx=2048, slots=1) as url:
+        yield url

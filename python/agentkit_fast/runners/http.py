@@ -17,7 +17,7 @@ from agentkit_fast.endpoint_tokenizer import EndpointTokenizer
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef
 from agentkit_fast.protocols import RunnerProfile
-from agentkit_fast.runners._http import discovery, exchange, profiles, tokenizing
+from agentkit_fast.runners._http import discovery, exchange, profiles, safe_prompt, tokenizing
 from agentkit_fast.runners._http import request as requests
 from agentkit_fast.runners._http.connection import Clients
 from agentkit_fast.runners._http.drivers import SyncReply, adrive, areply, drive
@@ -51,6 +51,12 @@ class HttpRunner:
       `"openai"`, `"anthropic"`, `"unknown"`), or a `Provider` of your own. `"auto"` finds out by asking
       when `profile` is first read; a chat alone asks nothing.
     - `profile`: a `RunnerProfile` that overrides everything found out.
+    - `safe_prompts`: for llama.cpp servers: prompts are built as token ids through the server's own template
+      and tokenizer, so that no text in a message can forge a control token, and every byte of it
+      reaches the model as it is. Tool calls then come as text (the heredoc format). Two or more quick requests
+      go before each round.
+    - `pin_slots`: for llama.cpp servers with that many slots: each `options.session_id` keeps the slot that
+      holds its cache (`id_slot`), the least recently used session giving way.
     - `headers`: sent with every request.
     """
 
@@ -67,6 +73,8 @@ class HttpRunner:
         timeout: float = 600.0,
         provider: str | profiles.Provider = "auto",
         profile: RunnerProfile | None = None,
+        safe_prompts: bool = False,
+        pin_slots: int = 0,
         headers: Mapping[str, str] | None = None,
         transport: Any = None,
         async_transport: Any = None,
@@ -96,6 +104,13 @@ class HttpRunner:
         self._adapted: set[str] = set()
         self._found: discovery.Found | None = None
         self._finding = threading.Lock()
+        self._safe_prompts = safe_prompts
+        if safe_prompts and self._provider is None:
+            self._provider = profiles.by_name("llama.cpp")
+        if safe_prompts and self.provider.tokenize != "llama.cpp":
+            raise ValueError(f"safe_prompts=True needs a llama.cpp server, not {self.provider.name}.")
+        self._pieces = safe_prompt.PieceCache()
+        self._slots = _Slots(pin_slots)
         self._tokenizer = EndpointTokenizer(
             base_url,
             model,
@@ -193,7 +208,7 @@ class HttpRunner:
     def profile(self) -> RunnerProfile:
         """What the endpoint and its model take.
 
-        Reading it for the first time asks the endpoint (a few quick requests, 3 s each at most); nothing is asked
+        Reading it for the first time asks the endpoint (a few quick requests, 3 s in all at most); nothing is asked
         where `profile=` was given. An event loop that must not wait for that calls `await aprofile()` before.
         """
         if self._profile is not None:
@@ -267,11 +282,11 @@ class HttpRunner:
         )
 
     def _discover(self) -> exchange.Rule:
-        return discovery.discover(self._context(), self._endpoint, self._provider)
+        return discovery.discover(self._context(discovery.ASK_WITHIN_S), self._endpoint, self._provider)
 
     def _profile_of(self, found: discovery.Found) -> RunnerProfile:
         counter = self._tokenizer if found.provider.tokenize else None
-        return found.profile(counter=counter, safe_prompts=False)
+        return found.profile(counter=counter, safe_prompts=self._safe_prompts)
 
     def _known_profile(self) -> RunnerProfile:
         """The profile as far as it is known, without asking."""
@@ -287,19 +302,51 @@ class HttpRunner:
         self, messages: Any, tools: Sequence[Any], options: ChatOptions | None, deadline_s: float | None
     ) -> exchange.Rule:
         options = options or ChatOptions()
+        context = self._context(deadline_s)
         body = self._body(messages, tools, options, stream=True)
         wire = body["messages"]
+        slot = self._slots.of(options.session_id)
+        if self._safe_prompts:
+            return self._chat_safely(context, wire, tools, options, slot)
+        if slot is not None:
+            body.setdefault("id_slot", slot)
         sizes = exchange.Sizes(
             floor=lambda: prompt_floor(wire, chars_per_token=8 if self.provider.silent_truncation else 12),
             window=self._known_profile().context_tokens,
         )
         return exchange.stream_reply(
-            self._context(deadline_s),
+            context,
             self._post(f"{self.api}/chat/completions", body, options.trace_id),
             max_tokens=options.max_tokens,
             guard=self._guard,
             sizes=sizes,
             adapt=lambda status, said: self._adapt(body, status, said),
+        )
+
+    def _chat_safely(
+        self,
+        context: exchange.Context,
+        wire: list[dict[str, Any]],
+        tools: Sequence[Any],
+        options: ChatOptions,
+        slot: int | None,
+    ) -> exchange.Rule:
+        if tools:
+            raise ValueError(
+                "With safe_prompts=True the server does not parse tool calls; let them come as text "
+                '(Session(tool_format="heredoc")) and give no tools to the runner.'
+            )
+        template: dict[str, Any] = {}
+        if options.enable_thinking is not None:
+            template["chat_template_kwargs"] = {"enable_thinking": options.enable_thinking}
+        ids = yield from safe_prompt.prompt_ids(context, self._endpoint, self._pieces, wire, template)
+        body = safe_prompt.completion_body(ids, options, self.provider, slot=slot)
+        yield from exchange.stream_reply(
+            context,
+            self._post(f"{self.root}/completion", body, options.trace_id),
+            max_tokens=options.max_tokens,
+            guard=self._guard,
+            sizes=exchange.Sizes(tokens=len(ids), window=self._known_profile().context_tokens),
         )
 
     def _body(
@@ -361,6 +408,28 @@ class HttpRunner:
         body.clear()
         body.update(fresh)
         return requests.encode_body(body)
+
+
+class _Slots:
+    """Which server slot each session keeps; the least recently used session loses its own."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._of: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, session_id: str) -> int | None:
+        if not self._count or not session_id:
+            return None
+        with self._lock:
+            slot = self._of.pop(session_id, None)
+            if slot is None:
+                if len(self._of) < self._count:
+                    slot = min(set(range(self._count)) - set(self._of.values()))
+                else:
+                    slot = self._of.pop(next(iter(self._of)))
+            self._of[session_id] = slot
+            return slot
 
 
 def _vectors(answer: bytes, want: int, where: str) -> list[list[float]]:
