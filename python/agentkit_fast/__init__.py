@@ -63,6 +63,12 @@ if TYPE_CHECKING:
         image_part,
         text_part,
     )
+    from agentkit_fast.probe import (
+        EchoResult,
+        ToolSurfaceReport,
+        aprobe_tool_surface,
+        probe_tool_surface,
+    )
     from agentkit_fast.protocols import RunnerProfile
     from agentkit_fast.runners import HttpRunner, RecordingRunner, ReplayRunner, RetryEvent, ScriptedRunner
     from agentkit_fast.session import Session, cancel_requested
@@ -156,6 +162,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "image_part",
         "text_part",
     ),
+    "probe": ("EchoResult", "ToolSurfaceReport", "aprobe_tool_surface", "probe_tool_surface"),
     "protocols": ("RunnerProfile",),
     "runners": ("HttpRunner", "RecordingRunner", "ReplayRunner", "RetryEvent", "ScriptedRunner"),
     "session": ("Session", "cancel_requested"),

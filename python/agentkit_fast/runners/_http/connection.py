@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import ipaddress
 import socket
 import threading
 import weakref
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -118,6 +120,31 @@ def _is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+class _Kept:
+    """An async client that is closed at the latest when its event loop shuts down.
+
+    Idle connections left to the garbage collector warn about unclosed transports. A loop closes the async
+    generators it knows when it ends (`asyncio.run` and its like do), so the client lives in one.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._keeper = self._keep(client)
+        # Runs to the `yield`, which nothing before it awaits; this makes the generator known to the loop.
+        with contextlib.suppress(StopIteration):
+            self._keeper.__anext__().send(None)
+
+    @staticmethod
+    async def _keep(client: Any) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await client.aclose()
+
+    async def aclose(self) -> None:
+        await self._keeper.aclose()
+
+
 class Clients:
     """One pool of connections for threads, and one for each event loop that uses the runner.
 
@@ -131,7 +158,7 @@ class Clients:
         self._options: dict[str, Any] = {"trust_env": not _is_loopback(url), "timeout": None}
         self._lock = threading.Lock()
         self._sync: Any = None
-        self._async: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._async: dict[Any, _Kept] = {}
         self._trio: Any = None
 
     def sync(self) -> Any:
@@ -155,18 +182,22 @@ class Clients:
         except RuntimeError:
             loop = None  # trio: one run at a time is what there is
         with self._lock:
-            client = self._trio if loop is None else self._async.get(loop)
-            if client is None or client.is_closed:
+            kept = self._trio if loop is None else self._async.get(loop)
+            if kept is None or kept.client.is_closed:
                 import httpx2
 
                 client = httpx2.AsyncClient(
                     transport=self._async_transport, limits=_limits(), **self._options
                 )
+                kept = _Kept(client)
                 if loop is None:
-                    self._trio = client
+                    self._trio = kept
                 else:
-                    self._async[loop] = client
-            return client
+                    # A connection holds its loop, so a loop that is over has to be forgotten by hand.
+                    for old in [old for old in self._async if old.is_closed()]:
+                        del self._async[old]
+                    self._async[loop] = kept
+            return kept.client
 
     def close(self) -> None:
         """Close the pool for threads."""
@@ -183,9 +214,9 @@ class Clients:
         except RuntimeError:
             loop = None
         with self._lock:
-            client = self._async.pop(loop, None) if loop is not None else self._trio
-        if client is not None:
-            await client.aclose()
+            kept = self._async.pop(loop, None) if loop is not None else self._trio
+        if kept is not None:
+            await kept.aclose()
 
 
 def _limits() -> Any:

@@ -19,6 +19,7 @@ __all__ = [
     "chat_body",
     "encode_body",
     "endpoint_of",
+    "merge_extra",
     "sampling_options",
     "wire_messages",
     "wire_tools",
@@ -123,8 +124,18 @@ def chat_body(
             # Where a name cannot be demanded, only that tool is offered and a call is.
             body["tools"] = [t for t in body["tools"] if t.get("function", {}).get("name") == choice]
             body["tool_choice"] = "required"
-    body.update(options.extra)
+    merge_extra(body, options.extra)
     return body
+
+
+def merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Put the caller's own fields into `body`; they win, an object's fields one by one."""
+    for key, value in extra.items():
+        inner = body.get(key)
+        if isinstance(inner, dict) and isinstance(value, Mapping):
+            body[key] = {**inner, **value}
+        else:
+            body[key] = value
 
 
 def sampling_options(body: dict[str, Any], options: ChatOptions, provider: Provider) -> None:

@@ -21,7 +21,7 @@ from agentkit_fast.messages import ChatOptions
 from agentkit_fast.runners._http.errors import loads
 from agentkit_fast.runners._http.exchange import Context, Endpoint, Rule, Send, ask
 from agentkit_fast.runners._http.profiles import Provider
-from agentkit_fast.runners._http.request import sampling_options
+from agentkit_fast.runners._http.request import merge_extra, sampling_options
 from agentkit_fast.runners._http.tokenizing import Counts
 
 __all__ = ["PieceCache", "completion_body", "prompt_ids"]
@@ -266,5 +266,5 @@ def completion_body(
     if form.get("type") in ("json_schema", "json_object"):
         body["json_schema"] = schema if isinstance(schema, dict) else {"type": "object"}
     body.pop("chat_template_kwargs", None)
-    body.update(options.extra)
+    merge_extra(body, options.extra)
     return body
