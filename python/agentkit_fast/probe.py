@@ -147,7 +147,7 @@ def probe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceRepo
         return report
 
 
-async def aprobe_tool_surface(runner: Any) -> ToolSurfaceReport:
+async def aprobe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceReport:
     """As `probe_tool_surface`, awaited."""
     rules = _rules(str(getattr(runner, "model", "")), max_tokens)
     answer: Any = None
