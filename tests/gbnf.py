@@ -36,6 +36,15 @@ class LlamaGrammar:
         assert count >= 0
         return list(room[:count])
 
+    def spells(self, text: str) -> bool:
+        """Whether the vocabulary has the bytes of `text` (SmolLM2 lacks a few)."""
+        piece = ctypes.create_string_buffer(256)
+        out = b""
+        for token in self.tokens(text):
+            count = self.lib.llama_token_to_piece(self.vocab, token, piece, len(piece), 0, True)
+            out += piece.raw[: max(count, 0)]
+        return out == text.encode()
+
     def compile(self, gbnf: str) -> Any:
         return self.lib.llama_sampler_init_grammar(self.vocab, gbnf.encode(), b"root")
 

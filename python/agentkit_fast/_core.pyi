@@ -196,6 +196,9 @@ def check_arguments(raw: str) -> tuple[str, str, str]:
 def heredoc_grammar(tools: str, *, max_calls: int, allow_prose: bool) -> str:
     """GBNF for `tools`, a JSON array of `{"name", "description", "parameters"}`."""
 
+def heredoc_lark(tools: str, *, max_calls: int, allow_prose: bool) -> str:
+    """The language of `heredoc_grammar` as Lark, for llguidance."""
+
 def heredoc_prompt(tools: str) -> str:
     """The instruction text for `tools`, a JSON array of `{"name", "description", "parameters"}`."""
 

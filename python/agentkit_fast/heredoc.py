@@ -20,6 +20,7 @@ __all__ = [
     "ParsedReply",
     "ProseDelta",
     "heredoc_grammar",
+    "heredoc_lark",
     "heredoc_prompt",
     "parse_tool_calls",
     "render_tool_call",
@@ -177,6 +178,13 @@ def heredoc_grammar(tools: Iterable[Any], *, max_calls: int = 4, allow_prose: bo
     or parameters (llama.cpp bounds repetitions), and for schemas that are no JSON.
     """
     return _core.heredoc_grammar(
+        _tools_json(tools), max_calls=_count(max_calls), allow_prose=bool(allow_prose)
+    )
+
+
+def heredoc_lark(tools: Iterable[Any], *, max_calls: int = 4, allow_prose: bool = True) -> str:
+    """The language of `heredoc_grammar` as a Lark grammar for llguidance. Raises `ValueError` likewise."""
+    return _core.heredoc_lark(
         _tools_json(tools), max_calls=_count(max_calls), allow_prose=bool(allow_prose)
     )
 

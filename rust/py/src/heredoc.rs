@@ -133,6 +133,17 @@ pub fn heredoc_grammar(
     heredoc::heredoc_grammar(&read_tools(&tools)?, max_calls, allow_prose).map_err(grammar_error)
 }
 
+/// The language of `heredoc_grammar` as Lark, for llguidance.
+#[pyfunction]
+#[pyo3(signature = (tools, *, max_calls, allow_prose))]
+pub fn heredoc_lark(
+    tools: TextArg<'_, '_>,
+    max_calls: usize,
+    allow_prose: bool,
+) -> PyResult<String> {
+    heredoc::heredoc_lark(&read_tools(&tools)?, max_calls, allow_prose).map_err(grammar_error)
+}
+
 /// The instruction text for `tools`.
 #[pyfunction]
 pub fn heredoc_prompt(tools: TextArg<'_, '_>) -> PyResult<String> {

@@ -26,7 +26,8 @@ mod _core {
     use crate::gguf::GgufHeader;
     #[pymodule_export]
     use crate::heredoc::{
-        HeredocStream, heredoc_grammar, heredoc_prompt, parse_tool_calls, render_tool_call,
+        HeredocStream, heredoc_grammar, heredoc_lark, heredoc_prompt, parse_tool_calls,
+        render_tool_call,
     };
     #[pymodule_export]
     use crate::json::{check_arguments, loose_json, rejected_arguments, repair_json};

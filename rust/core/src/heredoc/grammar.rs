@@ -305,15 +305,16 @@ pub fn heredoc_grammar(
         rules: String::new(),
         values: HashMap::new(),
     };
+    // Written so that within a line of prose one way to go on is live: llama.cpp keeps a stack for
+    // each, and tries every token of the vocabulary on all of them.
     let root = match (allow_prose, calls) {
-        (true, true) => "(batch | p) | pl+ (batch | p)?",
-        (true, false) => "p | pl+ p?",
+        (true, true) => "batch | p (\"\\n\" root?)? | \"\\n\" root?",
+        (true, false) => "p (\"\\n\" root?)? | \"\\n\" root?",
         (false, _) => "batch",
     };
     gbnf.rule("root", root);
     if allow_prose {
         gbnf.rule("p", &line_without("@@call", ""));
-        gbnf.rule("pl", "p? \"\\n\"");
     }
     gbnf.rule("x", "[^\\n]*");
     if calls {

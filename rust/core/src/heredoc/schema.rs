@@ -2,9 +2,10 @@
 
 use crate::json::{Fault, Value};
 
-/// Steps taken through one tool's schema (references, alternatives, array items). A schema that
-/// needs more is read as "any value" from there on, so that references cannot grow without end.
-const STEPS: usize = 4_000;
+/// Steps taken through one parameter's schema (references, alternatives, array items), and how deep. A
+/// schema that needs more is read as "any value" from there on: references may go in circles.
+const STEPS: usize = 1_000;
+const DEPTH: usize = 8;
 
 /// The values a parameter takes, as far as a grammar holds them. A union; `any` is everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,7 +92,9 @@ impl<'a> Reader<'a> {
         }
         if let Some(Value::Object(properties)) = schema.get("properties") {
             for (name, property) in properties {
-                let accepts = self.accepts(property);
+                let collecting = std::mem::replace(&mut self.steps, STEPS);
+                let accepts = self.accepts(property, 0);
+                self.steps = collecting;
                 if let Some(known) = self.parameters.iter_mut().find(|known| known.name == *name) {
                     known.accepts.join(accepts);
                 } else {
@@ -127,9 +130,9 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn accepts(&mut self, schema: &'a Value) -> Accepts {
+    fn accepts(&mut self, schema: &'a Value, depth: usize) -> Accepts {
         let mut found = Accepts::default();
-        if !self.step() {
+        if !self.step() || depth > DEPTH {
             found.any = true;
             return found;
         }
@@ -138,7 +141,7 @@ impl<'a> Reader<'a> {
         }
         if schema.get("$ref").is_some() {
             match self.resolve(schema) {
-                Some(target) => found.join(self.accepts(target)),
+                Some(target) => found.join(self.accepts(target, depth + 1)),
                 None => found.any = true,
             }
         } else if let Some(value) = schema.get("const") {
@@ -153,17 +156,17 @@ impl<'a> Reader<'a> {
                 one => std::slice::from_ref(one),
             };
             for kind in kinds {
-                self.add_kind(&mut found, kind.as_str().unwrap_or_default(), schema);
+                self.add_kind(&mut found, kind.as_str().unwrap_or_default(), schema, depth);
             }
         } else if let Some(Value::Array(parts)) = schema.get("anyOf").or(schema.get("oneOf")) {
             for part in parts {
-                found.join(self.accepts(part));
+                found.join(self.accepts(part, depth + 1));
             }
         } else if let Some(Value::Array(parts)) = schema.get("allOf") {
             // All must hold; holding the value to one that says something is enough for a grammar.
             let part = parts
                 .iter()
-                .map(|part| self.accepts(part))
+                .map(|part| self.accepts(part, depth + 1))
                 .find(|part| !part.any);
             found.join(part.unwrap_or_default());
         }
@@ -176,7 +179,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn add_kind(&mut self, found: &mut Accepts, kind: &str, schema: &'a Value) {
+    fn add_kind(&mut self, found: &mut Accepts, kind: &str, schema: &'a Value, depth: usize) {
         match kind {
             "string" => found.text = true,
             "integer" => found.integer = true,
@@ -187,7 +190,7 @@ impl<'a> Reader<'a> {
             "array" => {
                 let plain = schema.get("prefixItems").is_none();
                 let items = match schema.get("items") {
-                    Some(items @ Value::Object(_)) if plain => self.accepts(items),
+                    Some(items @ Value::Object(_)) if plain => self.accepts(items, depth + 1),
                     _ => Accepts {
                         any: true,
                         ..Accepts::default()
