@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use crate::tight::{decode_tight, encode_tight};
     #[pymodule_export]
-    use crate::tokens::chars_by_four;
+    use crate::tokens::{GgufVocab, chars_by_four};
     #[pymodule_export]
     use crate::truncate::truncate_middle;
 

@@ -1,6 +1,15 @@
 //! Counting tokens: the estimate that needs no vocabulary, and (in submodules) exact tokenizers.
 
 pub mod gguf;
+mod merge;
+pub mod pretokenize;
+mod rules;
+mod special;
+mod table;
+pub mod tokenizer;
+pub mod unicode;
+mod unicode_table;
+pub mod vocab;
 
 /// Tokens in `text` by the rule "four bytes a token, rounded up".
 ///
