@@ -18,7 +18,19 @@ OUT = Path(__file__).parents[1] / "rust/core/src/tokens/unicode_table.rs"
 BITS = {"L": 1, "N": 2, "M": 4, "P": 16, "S": 32}
 SPACE = 8
 # White_Space of Unicode: what `\s` matches.
-SPACES = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
+SPACES = {
+    *range(9, 14),
+    0x20,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+}
 
 
 def class_of(code: int) -> int:
@@ -42,8 +54,10 @@ def main() -> None:
         "#[rustfmt::skip]",
         "pub(super) const RANGES: &[(u32, u8)] = &[",
     ]
-    for start in range(0, len(ranges), 8):
-        lines.append("    " + " ".join(f"({code:#x}, {kind})," for code, kind in ranges[start : start + 8]))
+    lines.extend(
+        "    " + " ".join(f"({code:#x}, {kind})," for code, kind in ranges[start : start + 8])
+        for start in range(0, len(ranges), 8)
+    )
     lines.append("];")
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -103,7 +103,14 @@ if TYPE_CHECKING:
         section_names,
         truncate_middle,
     )
-    from agentkit_fast.tokens import CharsByFour, EndpointTokenizer, LearningCounter, budget
+    from agentkit_fast.tokens import (
+        CharsByFour,
+        EndpointTokenizer,
+        GgufTokenizer,
+        HfTokenizer,
+        LearningCounter,
+        budget,
+    )
     from agentkit_fast.tools import Tool, ToolSet, tool
     from agentkit_fast.tracing import ConsoleTracer, OTelTracer
     from agentkit_fast.validation import JsonSchemaValidator, SchemaValidator, validating
@@ -198,7 +205,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "section_names",
         "truncate_middle",
     ),
-    "tokens": ("CharsByFour", "EndpointTokenizer", "LearningCounter", "budget"),
+    "tokens": (
+        "CharsByFour",
+        "EndpointTokenizer",
+        "GgufTokenizer",
+        "HfTokenizer",
+        "LearningCounter",
+        "budget",
+    ),
     "tools": ("Tool", "ToolSet", "tool"),
     "tracing": ("ConsoleTracer", "OTelTracer"),
     "validation": ("JsonSchemaValidator", "SchemaValidator", "validating"),

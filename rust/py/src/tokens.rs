@@ -95,20 +95,20 @@ impl GgufVocab {
             Ok(bytes) => Ok(PyBytes::new(py, &bytes)),
             Err(id) => Err(PyValueError::new_err(format!(
                 "{id} is not a token of this vocabulary, whose ids go from 0 to {}",
-                self.tokenizer.vocab.len() - 1
+                self.tokenizer.vocab.size() - 1
             ))),
         }
     }
 
-    fn piece<'py>(&self, py: Python<'py>, id: i64) -> PyResult<Bound<'py, PyBytes>> {
-        let piece = u32::try_from(id)
+    fn piece<'py>(&self, py: Python<'py>, token: i64) -> PyResult<Bound<'py, PyBytes>> {
+        let piece = u32::try_from(token)
             .ok()
             .and_then(|id| self.tokenizer.piece(id));
         match piece {
             Some(bytes) => Ok(PyBytes::new(py, &bytes)),
             None => Err(PyValueError::new_err(format!(
-                "{id} is not a token of this vocabulary, whose ids go from 0 to {}",
-                self.tokenizer.vocab.len() - 1
+                "{token} is not a token of this vocabulary, whose ids go from 0 to {}",
+                self.tokenizer.vocab.size() - 1
             ))),
         }
     }
@@ -188,7 +188,7 @@ impl GgufVocab {
 
     #[getter]
     fn n_tokens(&self) -> usize {
-        self.tokenizer.vocab.len()
+        self.tokenizer.vocab.size()
     }
 
     #[getter]

@@ -174,10 +174,13 @@ struct Set {
     values: [[u32; 4]; 2],
 }
 
+/// A longer word and its ids.
+type LongWord = (Box<[u8]>, Box<[u32]>);
+
 /// The ids of words met lately. Bounded: 1 MiB, and at most 4,096 longer words.
 pub struct WordCache {
     sets: Vec<Set>,
-    long: Vec<Option<(Box<[u8]>, Box<[u32]>)>>,
+    long: Vec<Option<LongWord>>,
 }
 
 impl WordCache {

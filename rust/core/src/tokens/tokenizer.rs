@@ -170,7 +170,7 @@ pub struct Tokenizer {
     borders: Option<Borders>,
     /// CONTROL, UNKNOWN and USER_DEFINED tokens that are not just blanks, one bit an id.
     structural: Vec<u64>,
-    idle: Mutex<Vec<Box<Work>>>,
+    idle: Mutex<Vec<Work>>,
 }
 
 impl Tokenizer {
@@ -194,7 +194,7 @@ impl Tokenizer {
                 Engine::Spm(Spm::new(&vocab))
             }
         };
-        let mut structural = vec![0; vocab.len().div_ceil(64)];
+        let mut structural = vec![0; vocab.size().div_ceil(64)];
         for (id, text, _) in vocab.special() {
             if !is_blank(text) {
                 structural[id as usize / 64] |= 1 << (id % 64);
@@ -231,13 +231,11 @@ impl Tokenizer {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .pop();
-        let mut work = idle.unwrap_or_else(|| {
-            Box::new(Work {
-                cache: WordCache::new(),
-                scratch: Scratch::default(),
-                escaped: Vec::new(),
-                ids: Vec::new(),
-            })
+        let mut work = idle.unwrap_or_else(|| Work {
+            cache: WordCache::new(),
+            scratch: Scratch::default(),
+            escaped: Vec::new(),
+            ids: Vec::new(),
         });
         let looked = match mode {
             Mode::Plain => Looked::UserDefined,
@@ -339,10 +337,9 @@ impl Tokenizer {
         let key = WordCache::key(text, start, end);
         if key != 0
             && let Some(ids) = work.cache.get(key)
+            && (!guarded || !self.any_structural(ids))
         {
-            if !guarded || !self.any_structural(ids) {
-                return sink.take(ids);
-            }
+            return sink.take(ids);
         }
         self.word_slowly(key, &text[start..end], guarded, work, sink);
     }
@@ -533,7 +530,7 @@ impl Bpe {
         if let Some(&known) = self.extra.get(text) {
             return known;
         }
-        let number = (vocab.len() + self.extra_ids.len()) as u32;
+        let number = (vocab.size() + self.extra_ids.len()) as u32;
         let ids = text
             .iter()
             .filter_map(|&byte| self.fallback(vocab, byte))
@@ -613,13 +610,13 @@ impl Bpe {
             (!(guarded && owner.is_structural(found.1))).then_some(found)
         });
         for symbol in &scratch.symbols {
-            if (symbol.id as usize) < vocab.len() {
+            if (symbol.id as usize) < vocab.size() {
                 out.push(symbol.id);
             } else if symbol.id == NO_TOKEN {
                 let text = &escaped[symbol.start as usize..(symbol.start + symbol.len) as usize];
                 out.extend(text.iter().filter_map(|&byte| self.fallback(vocab, byte)));
             } else {
-                out.extend_from_slice(&self.extra_ids[symbol.id as usize - vocab.len()]);
+                out.extend_from_slice(&self.extra_ids[symbol.id as usize - vocab.size()]);
             }
         }
     }

@@ -173,7 +173,8 @@ impl Vocab {
         Ok(vocab)
     }
 
-    pub fn len(&self) -> usize {
+    /// Number of tokens.
+    pub fn size(&self) -> usize {
         self.texts.len()
     }
 
@@ -191,7 +192,7 @@ impl Vocab {
     }
 
     fn read_flags(&mut self, header: &Header) -> Result<(), VocabError> {
-        let known = self.len();
+        let known = self.size();
         let id = |name: &str, default: Option<u32>| -> Result<Option<u32>, VocabError> {
             let default = default.filter(|&id| (id as usize) < known);
             let given = header.integer(&format!("tokenizer.ggml.{name}"))?;
@@ -235,7 +236,7 @@ impl Vocab {
             for key in *keys {
                 let given = header.integer(&format!("tokenizer.ggml.{key}"))?;
                 let given = given.and_then(|id| u32::try_from(id).ok());
-                found = given.filter(|&id| (id as usize) < self.len()).or(found);
+                found = given.filter(|&id| (id as usize) < self.size()).or(found);
             }
             if found.is_none() {
                 found = spellings
