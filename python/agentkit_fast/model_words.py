@@ -23,10 +23,14 @@ __all__ = [
     "call_over_limit",
     "call_timed_out",
     "call_without_name",
+    "calls_switched_off",
     "cancelled_note",
+    "cut_hint",
     "empty_reply",
     "extraction_ask",
     "extraction_fix",
+    "extraction_one_only",
+    "extraction_taken",
     "no_dispatcher",
     "repetition_note",
     "resolved",
@@ -86,9 +90,20 @@ def block_malformed() -> str:
     )
 
 
+def calls_switched_off() -> str:
+    """A call in a round that allows none."""
+    return "ERROR: not run. No tool can be called now. Answer the user in plain words."
+
+
 def call_without_name() -> str:
     """A call that names no tool."""
     return "ERROR: not run. The call names no tool. Write it again with the name of one of your tools."
+
+
+def cut_hint(sections: list[str]) -> str:
+    """How the user still sees all of a result that is cut in the model's view."""
+    named = f", or {', '.join('{' + name + '}' for name in sections[:8])} for its parts" if sections else ""
+    return f"to show the user all of it, write {{OUTPUT}}{named}"
 
 
 def no_dispatcher(name: str) -> str:
@@ -193,6 +208,16 @@ def extraction_ask(*, schema: str, with_tool: str) -> str:
         else "Answer with that JSON value alone: no other words, no Markdown fence."
     )
     return f"Give the answer as one JSON value that fits this JSON Schema:\n{schema}\n{how}"
+
+
+def extraction_taken() -> str:
+    """The answer fits."""
+    return "Taken."
+
+
+def extraction_one_only() -> str:
+    """A second answer beside the first."""
+    return "ERROR: not taken. Give one answer only."
 
 
 def extraction_fix(problem: str) -> str:

@@ -11,6 +11,7 @@ from agentkit_fast.errors import RunnerError, StreamInterrupted
 from agentkit_fast.events import CallReady, CallStarted, ReasoningDelta, TextDelta
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
 from agentkit_fast.toolcalls import CutCall, distinct_ids, heredoc_leftovers, was_cut
+from agentkit_fast.views import JOINER, StreamRestorer
 
 __all__ = ["Reply", "read_reply"]
 
@@ -53,7 +54,7 @@ class _Reader:
         self.content_guard = guard("content") if guard else None
         self.reasoning_guard = guard("reasoning") if guard else None
         self.heredoc: Any = None
-        self.restorer = _Restorer(restore) if restore else None
+        self.restorer = StreamRestorer() if restore else None
         if heredoc:
             from agentkit_fast.text import HeredocStream
 
@@ -215,31 +216,7 @@ class _Reader:
             return
         reply.content = restore(reply.content)
         reply.reasoning = restore(reply.reasoning)
-        reply.calls = [
-            call
-            if restore(call.arguments) is call.arguments
-            else _with_arguments(call, restore(call.arguments))
-            for call in reply.calls
-        ]
-
-
-class _Restorer:
-    """Restores a stream: text is held back while a joiner in it may not have met its neighbours yet."""
-
-    HOLD = 64
-    """Characters kept back at the end; longer than any control token with its joiner."""
-
-    def __init__(self, restore: Callable[[str], str]) -> None:
-        self._restore = restore
-        self._held = ""
-
-    def push(self, text: str) -> str:
-        self._held += text
-        return ""
-
-    def finish(self) -> str:
-        text, self._held = self._held, ""
-        return self._restore(text)
+        reply.calls = [_restored(call, restore) for call in reply.calls]
 
 
 class _Unknown:
@@ -253,7 +230,11 @@ def _cut(call: ToolCall) -> CutCall:
     return CutCall(id=call.id, name=call.name, arguments=call.arguments, kind="truncated")
 
 
-def _with_arguments(call: ToolCall, arguments: str) -> ToolCall:
+def _restored(call: ToolCall, restore: Callable[[str], str]) -> ToolCall:
+    # A server that re-encodes arguments may have escaped the joiner.
+    arguments = restore(call.arguments.replace("\\u2060", JOINER))
+    if arguments == call.arguments:
+        return call
     if isinstance(call, CutCall):
         return CutCall(id=call.id, name=call.name, arguments=arguments, kind=call.kind)
     return ToolCall(id=call.id, name=call.name, arguments=arguments)

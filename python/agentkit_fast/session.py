@@ -10,8 +10,8 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.dispatch import Desk, cancel_requested
 from agentkit_fast.drivers import AsyncDriver, Finished, SyncDriver
 from agentkit_fast.entries import Entry, new_id
-from agentkit_fast.errors import SessionBusy
+from agentkit_fast.errors import ExtractionError, SessionBusy
 from agentkit_fast.events import Event
 from agentkit_fast.lifts import Lifts
 from agentkit_fast.limits import Limits, TokenUsage, TurnResult
@@ -27,8 +27,10 @@ from agentkit_fast.messages import ChatOptions, Message, ToolCall, ToolDef
 from agentkit_fast.ports import Ports
 from agentkit_fast.protocols import profile_of
 from agentkit_fast.slots import Slots
+from agentkit_fast.text import restore_special_tokens
 from agentkit_fast.tokens import CharsByFour
 from agentkit_fast.turn import Turn, TurnPlan
+from agentkit_fast.views import View
 
 __all__ = [
     "Limits",
@@ -79,6 +81,9 @@ class Session:
     - `approve(ToolCall) -> bool`: asked for calls of tools marked `approve=True`, for all with
       `approve_all`. Only `True` runs the call.
     - `neutralize_user`: user text is not the host's own and is neutralized in the view too.
+      `neutralize_style="joiner"`: every text but the system prompt is neutralized reversibly, and what the
+      model writes (replies, arguments, events) is restored, so that a file that mentions a control token
+      survives the way through the model. Neither is done for a runner whose prompts no text can forge.
     - `now`: nanoseconds; the clock for the inbox, latencies and limits.
     - `tracer`, `span_prefix`: spans `<prefix>.Turn`, `<prefix>.streamChat`, `<prefix>.tool`.
 
@@ -119,6 +124,7 @@ class Session:
         approve: Callable[[ToolCall], Any] | None = None,
         approve_all: bool = False,
         neutralize_user: bool = False,
+        neutralize_style: str = "entity",
         tool_timeout_s: float | None = None,
         normalize_result: Callable[[str], str] | None = None,
         repetition: dict[str, Any] | bool = True,
@@ -127,6 +133,8 @@ class Session:
             raise TypeError(f"session_id is a str, not {type(session_id).__name__}")
         if tool_format not in ("native", "heredoc"):
             raise ValueError(f'tool_format is "native" or "heredoc", not {tool_format!r}')
+        if neutralize_style not in ("entity", "joiner"):
+            raise ValueError(f'neutralize_style is "entity" or "joiner", not {neutralize_style!r}')
         if max_turns < 1:
             raise ValueError(
                 f"max_turns is the number of chat rounds a turn may have, at least 1, not {max_turns}"
@@ -145,8 +153,13 @@ class Session:
         self._heredoc = tool_format == "heredoc"
         self._options = options
         self._thread_id = thread_id
-        self._max_tool_result = max_tool_result
-        self._neutralize_user = neutralize_user
+        self._joiner = neutralize_style == "joiner" and not self._profile.safe_prompts
+        self._view = View(
+            max_tool_result=max_tool_result,
+            user=neutralize_user and not self._profile.safe_prompts,
+            joiner=self._joiner,
+            count=self._counter.count,
+        )
         self._system = self._full_system(system, omit_slot_note=omit_slot_note)
         self._build, self._build_blocks = self._builder(build)
         self._preparer = preparer
@@ -162,11 +175,12 @@ class Session:
             "heredoc": self._heredoc,
             "options": self._options_of,
             "grammar": self._grammar,
+            "view": self._view.apply,
             "count_window": self._count_window,
             "count_text": self._counter.count,
             "has_preparer": preparer is not None,
             "guard": self._guard if repetition is not False else None,
-            "restore": None,
+            "restore": restore_special_tokens if self._joiner else None,
             "on_token": on_token,
             "on_compaction": on_compaction,
             "on_usage": on_usage,
@@ -188,7 +202,7 @@ class Session:
 
     def turn(self) -> TurnResult:
         """Run one turn and wait for it: chat, run tools, until the model answers without a call."""
-        run = self._drive(events=False)
+        run = self._drive(self._turn(events=False))
         while True:
             try:
                 next(run)
@@ -199,7 +213,7 @@ class Session:
     async def aturn(self) -> TurnResult:
         """As `turn`, awaited. Cancelling the task stops the turn and leaves a usable history."""
         result: TurnResult | None = None
-        async for step in self._adrive(events=False):
+        async for step in self._adrive(self._turn(events=False)):
             if isinstance(step, Finished):
                 result = step.value
         assert result is not None  # noqa: S101 - the driver's last word
@@ -210,17 +224,52 @@ class Session:
 
         Closing the iterator stops the turn.
         """
-        yield from self._drive(events=True)
+        yield from self._drive(self._turn(events=True))
 
     async def astream(self) -> AsyncIterator[Event]:
         """As `stream`, awaited."""
-        run = self._adrive(events=True)
+        run = self._adrive(self._turn(events=True))
         try:
             async for step in run:
                 if not isinstance(step, Finished):
                     yield step
         finally:
             await run.aclose()
+
+    def extract(self, kind: type[T], *, retries: int = 2) -> T:
+        """A value of type `kind` from the conversation so far.
+
+        `kind` is a msgspec Struct, a dataclass, a TypedDict or any type msgspec can describe. The answer is held
+        to it by a grammar where the runner has one, by `response_format` where the endpoint takes it, else by
+        a tool that must be called; an answer that does not fit is sent back with what is wrong, up to
+        `retries` times. Question, answers and corrections become part of the history.
+
+        Raises `ExtractionError` when no answer fits, `TypeError` for a type msgspec cannot describe.
+        """
+        turn = self._extraction(kind, retries)
+        for _ in self._drive(turn):
+            pass
+        return cast("T", self._extracted(turn))
+
+    async def aextract(self, kind: type[T], *, retries: int = 2) -> T:
+        """As `extract`, awaited."""
+        turn = self._extraction(kind, retries)
+        async for _ in self._adrive(turn):
+            pass
+        return cast("T", self._extracted(turn))
+
+    def _extraction(self, kind: type[Any], retries: int) -> Any:
+        from agentkit_fast.extraction import Extraction, Wanted
+
+        wanted = Wanted(kind, self._profile)
+        return Extraction(TurnPlan(**self._plan, events=False), self.usage, wanted, retries=retries)
+
+    def _extracted(self, turn: Any) -> Any:
+        if turn.result.cancelled:
+            error = ExtractionError(f"stopped before a {turn.wanted.name} could be had")
+            error.result = turn.result
+            raise error
+        return turn.value
 
     def cancel(self) -> bool:
         """Stop the running turn, from any thread: it returns its result so far with `cancelled=True`.
@@ -277,21 +326,22 @@ class Session:
             events=events,
         )
 
-    def _drive(self, *, events: bool) -> Generator[Event, None, Any]:
+    def _turn(self, *, events: bool) -> Turn:
+        return Turn(TurnPlan(**self._plan, events=events), self.usage)
+
+    def _drive(self, turn: Turn) -> Generator[Event, None, Any]:
         release = self._occupy()
         try:
-            driver = self._driver = SyncDriver(self._ports(events=events))
-            turn = Turn(TurnPlan(**self._plan, events=events), self.usage)
+            driver = self._driver = SyncDriver(self._ports(events=turn.plan.events))
             return (yield from driver.drive(turn.run()))
         finally:
             self._driver = None
             release()
 
-    async def _adrive(self, *, events: bool) -> Any:
+    async def _adrive(self, turn: Turn) -> AsyncGenerator[Any, None]:
         release = self._occupy()
         try:
-            driver = self._driver = AsyncDriver(self._ports(events=events))
-            turn = Turn(TurnPlan(**self._plan, events=events), self.usage)
+            driver = self._driver = AsyncDriver(self._ports(events=turn.plan.events))
             run = driver.drive(turn.run())
             try:
                 async for step in run:
@@ -361,8 +411,10 @@ class Session:
             from agentkit_fast.text import heredoc_grammar
 
             tools: Sequence[ToolDef] = self._desk.defs
-            free = tool_choice in (None, "auto")
-            if not free and tool_choice != "required":
+            free = tool_choice in (None, "auto", "none")
+            if tool_choice == "none":
+                tools = ()
+            elif not free and tool_choice != "required":
                 tools = [tool for tool in tools if tool.name == tool_choice]
                 if not tools:
                     raise ValueError(
@@ -400,11 +452,18 @@ class Session:
 
         tool_format = "heredoc" if self._heredoc else "native"
         if hasattr(shaping, "Shaper"):
-            policy = shaping.ShapePolicy(tool_format=tool_format, max_tool_result=self._max_tool_result)
+            policy = shaping.ShapePolicy(
+                tool_format=tool_format,
+                verbatim_tool_results=self._joiner,
+                max_tool_result=self._view.leave_cutting(),
+            )
             shaper = shaping.Shaper(self.store, self.runner, policy=policy, counter=self._counter)
             return lambda: shaper.build(self.session_id, self._system, native)
+        profile = msgspec.structs.replace(
+            self._profile, safe_prompts=self._profile.safe_prompts or self._joiner
+        )
         return lambda: shaping.plain_window(
-            self.store, self.session_id, self._system, tool_format, profile=self._profile
+            self.store, self.session_id, self._system, tool_format, profile=profile
         )
 
     def _count_window(self, window: Any) -> int:

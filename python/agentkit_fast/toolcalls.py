@@ -13,7 +13,7 @@ from agentkit_fast.entries import new_id
 from agentkit_fast.messages import ToolCall
 from agentkit_fast.text import check_arguments, rejected_arguments
 
-__all__ = ["CutCall", "GatedCall", "distinct_ids", "gate", "heredoc_leftovers", "was_cut"]
+__all__ = ["CutCall", "GatedCall", "distinct_ids", "gate", "heredoc_leftovers", "switched_off", "was_cut"]
 
 
 # Endpoints refuse a call without a name in the history.
@@ -23,7 +23,8 @@ _NAMELESS = "unknown"
 class CutCall(ToolCall):
     """A call of which we know, whatever its text looks like, that it is not to be run.
 
-    `kind` is `"truncated"`, or `"block"` for a heredoc block that is closed and cannot be read.
+    `kind` is `"truncated"`, `"block"` for a heredoc block that is closed and cannot be read, or `"off"`
+    for a call in a round that allows none.
     """
 
     kind: str = "truncated"
@@ -44,11 +45,12 @@ def gate(call: ToolCall) -> GatedCall:
     """
     raw, name = call.arguments, call.name.strip()
     if isinstance(call, CutCall):
-        refusal = (
-            model_words.block_malformed()
-            if call.kind == "block"
-            else model_words.arguments_truncated(len(raw))
-        )
+        if call.kind == "off":
+            refusal = model_words.calls_switched_off()
+        elif call.kind == "block":
+            refusal = model_words.block_malformed()
+        else:
+            refusal = model_words.arguments_truncated(len(raw))
         return _refused(call, refusal)
     checked = check_arguments(raw)
     if checked.kind == "not_object":
@@ -91,6 +93,11 @@ def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:
         else:
             out.append(ToolCall(id=fresh, name=name, arguments=arguments))
     return out
+
+
+def switched_off(call: ToolCall) -> CutCall:
+    """A call made in a round that allows none."""
+    return CutCall(id=call.id, name=call.name, arguments=call.arguments, kind="off")
 
 
 def was_cut(text: str) -> bool:

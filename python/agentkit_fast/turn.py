@@ -62,9 +62,9 @@ from agentkit_fast.loopguard import LoopGuard
 from agentkit_fast.messages import ChatOptions, ToolCall, ToolDef, Usage
 from agentkit_fast.reply import Reply, read_reply
 from agentkit_fast.slots import Slots
-from agentkit_fast.toolcalls import GatedCall, distinct_ids, gate
+from agentkit_fast.toolcalls import GatedCall, distinct_ids, gate, switched_off
 
-__all__ = ["Rules", "Turn", "TurnPlan"]
+__all__ = ["Rules", "Turn", "TurnPlan", "notification"]
 
 Rules = Generator[Effect, Any, Any]
 
@@ -81,6 +81,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     options: Callable[[int], ChatOptions]
     grammar: Callable[[str | None], tuple[str, tuple[ToolDef, ...]]]
     """For heredoc: the grammar and native tools for a `tool_choice`."""
+    view: Callable[[Any], Any]
+    """Changes the model's view of a window: long results cut, control tokens broken."""
     count_window: Callable[[Any], int]
     count_text: Callable[[str], int]
     has_preparer: bool
@@ -148,6 +150,7 @@ class Turn:
         self._used_tokens = 0
         self._repetitions = 0
         self._nudged = False
+        self._no_calls = False
         self._terminal_called = False
         self._begun = False
         self._started_at = 0
@@ -198,12 +201,14 @@ class Turn:
             yield from self._claim()
             if plan.has_preparer:
                 yield Prepare()
-            window = yield Build()
+            window = plan.view((yield Build()))
             yield from self._note_window(window)
             reply = yield from self._chat(window, number)
             self.result.rounds += 1
             yield from self._note_usage(reply)
             calls = reply.calls
+            if self._no_calls:
+                calls = [switched_off(call) for call in calls]
             if reply.repetition is not None:
                 yield from self._after_repetition(reply)
                 continue
@@ -310,8 +315,7 @@ class Turn:
         tools = plan.desk.defs
         if not plan.heredoc or not tools:
             return options, tools, False
-        if options.tool_choice == "none":
-            return msgspec.structs.replace(options, tool_choice=None), (), False
+        self._no_calls = options.tool_choice == "none"
         grammar, tools = plan.grammar(options.tool_choice)
         return (
             msgspec.structs.replace(options, tool_choice=None, grammar=options.grammar or grammar),
@@ -343,7 +347,7 @@ class Turn:
     def _after_repetition(self, reply: Reply) -> Rules:
         plan, found = self.plan, reply.repetition
         self._repetitions += 1
-        note = _notification(
+        note = notification(
             model_words.TAG_REPETITION,
             model_words.repetition_note(
                 period=found.period, reps=found.reps, where=getattr(found, "where", "content")
@@ -392,7 +396,7 @@ class Turn:
                 f" (finish_reason {reply.finish_reason!r}). Check max_tokens and the chat template."
             )
         self._nudged = True
-        note = _notification(model_words.TAG_EMPTY, model_words.empty_reply())
+        note = notification(model_words.TAG_EMPTY, model_words.empty_reply())
         yield Append((note,))
         if self.plan.events:
             yield Emit(Notice(entry=note))
@@ -607,7 +611,7 @@ class Turn:
                 + " with the same results, also after it was told; max_repeated_exchanges is"
                 f" {plan.max_repeated_exchanges}. All is stored."
             )
-        note = _notification(
+        note = notification(
             model_words.TAG_TOOL_LOOP,
             model_words.tool_loop_note(
                 names=names, times=circle.times, cycle=circle.cycle, stop_at=circle.stop_at
@@ -636,7 +640,7 @@ class Turn:
         if missing:
             yield from self._answer(missing, calls_stored=ledger.calls_stored)
         if self._begun and not isinstance(cause, Exception):
-            note = _notification(model_words.TAG_CANCELLED, model_words.cancelled_note())
+            note = notification(model_words.TAG_CANCELLED, model_words.cancelled_note())
             yield from self._try(Append((note,)), None)
 
     def _answer(self, missing: list[_Call], *, calls_stored: bool) -> Rules:
@@ -708,7 +712,8 @@ class Turn:
             _log.exception("the tracer failed to end a span")
 
 
-def _notification(tag: str, text: str) -> Entry:
+def notification(tag: str, text: str) -> Entry:
+    """A word to the model about what it did."""
     return Entry(id=new_id(), kind=EntryKind.notification.value, tag=tag, content=text)
 
 
