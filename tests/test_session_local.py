@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("llama_cpp")
 
-from agentkit_fast import ChatOptions, Entry, MemoryStore, Session, tool  # noqa: E402
-from agentkit_fast.runners.local import LocalRunner  # noqa: E402
+from agentkit_fast import ChatOptions, Entry, MemoryStore, Session, tool
+from agentkit_fast.runners.local import LocalRunner
 
 pytestmark = pytest.mark.model
 
