@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         TruncatedToolCall,
         UnsupportedTokenizer,
     )
+    from agentkit_fast.finder import DocHit, FinderOptions, FinderPreparer
     from agentkit_fast.lifting import (
         ClearRequest,
         LiftRequest,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         image_part,
         text_part,
     )
+    from agentkit_fast.notices import PreparerChain, RevalidatingPreparer
     from agentkit_fast.probe import (
         EchoResult,
         ToolSurfaceReport,
@@ -149,6 +151,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TruncatedToolCall",
         "UnsupportedTokenizer",
     ),
+    "finder": ("DocHit", "FinderOptions", "FinderPreparer"),
     "lifting": (
         "ClearRequest",
         "LiftRequest",
@@ -171,6 +174,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "text_part",
     ),
     "probe": ("EchoResult", "ToolSurfaceReport", "aprobe_tool_surface", "probe_tool_surface"),
+    "notices": ("PreparerChain", "RevalidatingPreparer"),
     "protocols": ("RunnerProfile",),
     "runners": ("HttpRunner", "RecordingRunner", "ReplayRunner", "RetryEvent", "ScriptedRunner"),
     "session": ("Session", "cancel_requested"),

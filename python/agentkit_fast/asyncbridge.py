@@ -21,9 +21,11 @@ __all__ = [
     "await_within",
     "call_in_thread",
     "in_event_loop",
+    "on_shared_loop",
     "run_async",
     "run_within",
     "shared_loop",
+    "spawn",
     "thread_coroutine",
 ]
 
@@ -117,6 +119,22 @@ def run_async(start: Callable[[], Awaitable[T]], timeout_s: float | None = None)
 
 async def _awaited(start: Callable[[], Awaitable[T]]) -> T:
     return await start()
+
+
+async def on_shared_loop(start: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:
+    """`await start()` on the shared loop, from whichever loop this is; `Expired` after `timeout_s` seconds.
+
+    For what holds a connection: it belongs to one loop, whoever calls. Cancelling this cancels that.
+    """
+    loop = _portal.loop()
+    if asyncio.get_running_loop() is loop:
+        return await await_within(start, timeout_s)
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(await_within(start, timeout_s), loop))
+
+
+def spawn(start: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
+    """Begin `start()` on the shared loop, to run for as long as it takes."""
+    return asyncio.run_coroutine_threadsafe(start(), _portal.loop())
 
 
 async def await_within(start: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:

@@ -20,7 +20,7 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.docstrings import parse_docstring
 from agentkit_fast.messages import ToolCall
 
-__all__ = ["ArgumentErrors", "Signature", "read_signature", "result_text"]
+__all__ = ["ArgumentErrors", "Signature", "object_members", "read_signature", "result_text"]
 
 # Inlining repeats a type wherever it is used; past this many bytes of schema the references stay.
 _INLINE_LIMIT = 20_000
@@ -67,7 +67,7 @@ class Signature:
 
     def bind(self, arguments: str, call: ToolCall) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function, or `ArgumentErrors`."""
-        raw = _members(arguments)
+        raw = object_members(arguments)
         faults: list[str] = []
         values: dict[str, Any] = {}
         for name, value in raw.items():
@@ -99,7 +99,8 @@ class Signature:
 _members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _members(arguments: str) -> dict[str, msgspec.Raw]:
+def object_members(arguments: str) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object as they are written; blank is none. `ArgumentErrors` for anything else."""
     text = repair_text(arguments)
     if not text.strip():
         return {}
