@@ -71,8 +71,16 @@ if TYPE_CHECKING:
         aprobe_tool_surface,
         probe_tool_surface,
     )
+    from agentkit_fast.prompt import Prompt, PromptEncoder
     from agentkit_fast.protocols import RunnerProfile
-    from agentkit_fast.runners import HttpRunner, RecordingRunner, ReplayRunner, RetryEvent, ScriptedRunner
+    from agentkit_fast.runners import (
+        HttpRunner,
+        LocalRunner,
+        RecordingRunner,
+        ReplayRunner,
+        RetryEvent,
+        ScriptedRunner,
+    )
     from agentkit_fast.session import Session, cancel_requested
     from agentkit_fast.shaping import ShapePolicy, Window, plain_window
     from agentkit_fast.stores import MemoryStore, SQLiteStore
@@ -175,8 +183,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "probe": ("EchoResult", "ToolSurfaceReport", "aprobe_tool_surface", "probe_tool_surface"),
     "notices": ("PreparerChain", "RevalidatingPreparer"),
+    "prompt": ("Prompt", "PromptEncoder"),
     "protocols": ("RunnerProfile",),
-    "runners": ("HttpRunner", "RecordingRunner", "ReplayRunner", "RetryEvent", "ScriptedRunner"),
+    "runners": (
+        "HttpRunner",
+        "LocalRunner",
+        "RecordingRunner",
+        "ReplayRunner",
+        "RetryEvent",
+        "ScriptedRunner",
+    ),
     "session": ("Session", "cancel_requested"),
     "shaping": ("ShapePolicy", "Window", "plain_window"),
     "stores": ("MemoryStore", "SQLiteStore"),

@@ -86,6 +86,7 @@ class LocalRunner:
             )
         from agentkit_fast.prompt import PromptEncoder
         from agentkit_fast.runners._local import llama
+        from agentkit_fast.runners._local.constraint import Constraints
         from agentkit_fast.runners._local.engine import Engine
         from agentkit_fast.runners._local.fallback import fallback_template
         from agentkit_fast.runners._local.memory import available_memory, plan_cells
@@ -93,7 +94,6 @@ class LocalRunner:
         from agentkit_fast.runners._local.snapshots import Snapshots
         from agentkit_fast.runners._local.threads import choose_threads, cores
 
-        self._constraint = constraint
         self._seed = seed
         self._on_progress = on_progress
         self._closed = False
@@ -122,6 +122,7 @@ class LocalRunner:
                     "tokens. Pass chat_template= if the model was trained with another.",
                     stacklevel=2,
                 )
+            self._constraints = Constraints(model.vocab, constraint)
             self._encoder = PromptEncoder(self.tokenizer, source)
             self._rules = probe_template(self._encoder)
             memory = available_memory()
@@ -266,12 +267,11 @@ class LocalRunner:
                 context_tokens=self._window,
             )
         room = self._window - len(ids)
-        grammar = self._grammar(options)
         return Request(
             ids=ids,
             deliver=deliver,
             sampling=sampling,
-            constraint=grammar,
+            plan=self._constraints.plan(options.grammar),
             stops=_stops(options.stop),
             max_tokens=max(0, options.max_tokens),
             reserved=len(ids) + (min(room, options.max_tokens) if options.max_tokens > 0 else room),
@@ -284,18 +284,6 @@ class LocalRunner:
     def _progress(self, done: int, total: int) -> None:
         if self._on_progress is not None:
             self._on_progress("prefill", done / total)
-
-    def _grammar(self, options: ChatOptions) -> Any:
-        from agentkit_fast.runners._local.constraint import GbnfConstraint
-
-        gbnf = options.grammar
-        if not gbnf.strip():
-            return None
-        constraint = GbnfConstraint(self._model.vocab, gbnf)
-        if self._constraint == "none":
-            constraint.close()
-            return None
-        return constraint
 
     # --- beside chat
 

@@ -393,8 +393,8 @@ class Engine:
     def _generate(self, request: Request, sequence: Sequence) -> Generator[None]:
         """From the prompt's last logits to the end of the reply."""
         begun = time.perf_counter()
+        reply = request.reply(self.model.vocab, sequence.log.ids)
         try:
-            reply = request.reply(self.model.vocab, sequence.log.ids)
             while True:
                 logits = self.context.logits()
                 pending = reply.next_tokens(logits, self.window - len(sequence.log))
@@ -403,6 +403,7 @@ class Engine:
                 yield
                 self._decode(request, sequence, pending)
         finally:
+            reply.close()
             request.record.decode_s += time.perf_counter() - begun
         request.finish(reply)
 

@@ -97,6 +97,23 @@ def parse_gbnf(text: str) -> dict[str, Node]:
     return _Parser(text).rules()
 
 
+def refs(node: Node) -> set[str]:
+    """Names of the rules a node uses directly."""
+    found: set[str] = set()
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Ref):
+            found.add(node.name)
+        elif isinstance(node, Repeat):
+            todo.append(node.node)
+        elif isinstance(node, Seq):
+            todo.extend(node.parts)
+        elif isinstance(node, Alt):
+            todo.extend(node.options)
+    return found
+
+
 def token_literals(rules: dict[str, Node]) -> set[str]:
     """Spellings of the tokens (`<...>`) a grammar names."""
     found: set[str] = set()

@@ -54,6 +54,7 @@ _NEEDED = (
     "llama_perf_context",
     "llama_sampler_accept",
     "llama_sampler_apply",
+    "llama_sampler_clone",
     "llama_sampler_init_grammar",
     "llama_set_abort_callback",
     "llama_state_seq_get_data",
@@ -578,18 +579,29 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 class Grammar:
     """A GBNF grammar over a vocabulary, at some point of its text.
 
-    `check_gbnf` comes first: what llama.cpp's parser takes without a crash is narrower than "any string".
+    `parse_gbnf` comes first: what llama.cpp's parser takes without a crash is narrower than "any string".
     `ValueError` where it refuses the grammar.
     """
 
     def __init__(self, vocab: Vocab, gbnf: str) -> None:
-        lib = self._lib = binding()
+        lib = binding()
         del _load_errors[:]
-        self._pointer = lib.llama_sampler_init_grammar(vocab.pointer, gbnf.encode(), b"root")
-        if not self._pointer:
+        pointer = lib.llama_sampler_init_grammar(vocab.pointer, gbnf.encode(), b"root")
+        if not pointer:
             raise ValueError(f"llama.cpp refuses the grammar. {_tail(list(_load_errors))}")
-        self._array = lib.llama_token_data_array()
+        self._set(pointer)
+
+    def _set(self, pointer: Any) -> None:
+        self._lib = binding()
+        self._pointer = pointer
+        self._array = self._lib.llama_token_data_array()
         self._one = np.zeros(1, dtype=_CANDIDATE)
+
+    def clone(self) -> Grammar:
+        """A copy at the same point of the text."""
+        copy = Grammar.__new__(Grammar)
+        copy._set(self._lib.llama_sampler_clone(self._pointer))
+        return copy
 
     def allowed(self, ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Which of these tokens may come next."""

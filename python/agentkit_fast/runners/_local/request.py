@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import StreamChunk, Usage
-from agentkit_fast.runners._local.constraint import Constraint
+from agentkit_fast.runners._local.constraint import CallTrigger, Plan
 from agentkit_fast.runners._local.llama import Vocab
 from agentkit_fast.runners._local.output import StopFinder, Thinking, Utf8
 from agentkit_fast.runners._local.sampling import Logits, Sampler, Sampling
@@ -73,7 +73,7 @@ class Request:
     ids: Ids
     deliver: Callable[[Any], None]
     sampling: Sampling
-    constraint: Constraint | None = None
+    plan: Plan | None = None
     stops: Sequence[str] = ()
     max_tokens: int = 0
     reserved: int = 0
@@ -102,8 +102,6 @@ class Request:
     def _end(self, item: object) -> None:
         if not self.ended:
             self.ended = True
-            if self.constraint is not None:
-                self.constraint.close()
             self.deliver(item)
 
     def finish(self, reply: Reply) -> None:
@@ -129,7 +127,9 @@ class Reply:
         self._request = request
         self._vocab = vocab
         self._sampler = Sampler(request.sampling, history)
-        self._constraint = request.constraint
+        plan = request.plan
+        self._constraint = plan.begin() if plan is not None and not plan.prose else None
+        self._trigger = CallTrigger() if plan is not None and plan.prose else None
         self._utf8 = Utf8()
         self._stop = StopFinder(request.stops)
         self._thinking = Thinking(open_already=request.thinking)
@@ -156,7 +156,7 @@ class Reply:
         self._take(token)
         if self._constraint is not None and not self.finished:
             for forced in self._constraint.forced():
-                if len(tokens) >= left or self.finished:
+                if len(tokens) >= left or self.finished or not self._constraint.allows(forced):
                     break
                 tokens.append(forced)
                 record.forced += 1
@@ -171,6 +171,8 @@ class Reply:
         logits[self._vocab.banned] = -np.inf
         self._sampler.prepare(logits)
         token = self._sampler.choose(logits)
+        if self._trigger is not None and token not in self._eog:
+            token = self._watch(self._trigger, token, logits)
         constraint = self._constraint
         if constraint is not None and not constraint.allows(token):
             self._request.record.resampled += 1
@@ -180,6 +182,31 @@ class Reply:
             token = chosen
         return token
 
+    def _watch(self, trigger: CallTrigger, token: int, logits: Logits) -> int:
+        """In free prose: attach the constraint where a token completes `@@call ` at the start of a line.
+
+        The constraint then judges that token too, since its end may be the first letters of a name.
+        """
+        while True:
+            piece = self._vocab.piece(token)
+            if trigger.find(piece) < 0:
+                trigger.push(piece)
+                return token
+            before = trigger.started(piece)
+            if before >= 0:
+                break
+            # A token that holds a line break and the whole mark: the part after it could not be judged.
+            logits[token] = -np.inf
+            token = self._sampler.choose(logits)
+            if token in self._eog:
+                return token
+        self._trigger = None
+        if self._request.plan is not None:
+            self._constraint = constraint = self._request.plan.begin()
+            for part in self._vocab.tokenize(CallTrigger.MARK[:before]):
+                constraint.accept(int(part))
+        return token
+
     def _take(self, token: int) -> None:
         if self._constraint is not None:
             self._constraint.accept(token)
@@ -187,6 +214,11 @@ class Reply:
         self._emit(self._stop.push(self._utf8.push(self._vocab.piece(token))))
         if self._stop.found:
             self._finish("stop")
+
+    def close(self) -> None:
+        if self._constraint is not None:
+            self._constraint.close()
+            self._constraint = None
 
     def _emit(self, text: str) -> None:
         if not text:
