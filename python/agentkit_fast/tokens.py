@@ -301,3 +301,12 @@ def budget(context_tokens: int, reserve_pct: int) -> int:
     A reserve outside 0 to 99 is taken for the nearest of these; the result is rounded down.
     """
     return context_tokens * (100 - min(99, max(0, reserve_pct))) // 100
+
+
+def __getattr__(name: str) -> object:
+    # Prompts are ids too, but their module brings the template engine: only when asked for.
+    if name in ("Prompt", "PromptEncoder"):
+        from agentkit_fast import prompt
+
+        return getattr(prompt, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
