@@ -266,12 +266,8 @@ class Constraints:
             log.debug("the grammar stays with llama.cpp's engine: %s", error)
             return None
         if self._tokenizer is None:
-            from llguidance.llamacpp import lltokenizer_from_vocab
-
             # 0.2 s for 49k tokens, 1.6 s for 262k: once a model, at the first grammar.
-            self._tokenizer = lltokenizer_from_vocab(
-                self._vocab.pointer, n_vocab=self._vocab.size, eos_token=list(self._vocab.eog)
-            )
+            self._tokenizer = self._vocab.llguidance_tokenizer()
         matcher = llguidance.LLMatcher(
             self._tokenizer, llguidance.LLMatcher.grammar_from_lark(lark), log_level=0
         )

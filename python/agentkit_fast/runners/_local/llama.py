@@ -197,6 +197,28 @@ class Vocab:
                 return out[:count].copy()
             room = -count
 
+    def llguidance_tokenizer(self) -> Any:
+        """This vocabulary for llguidance, which calls llama.cpp's tokenizer itself.
+
+        llguidance brings a helper for this binding; it asks each token's kind by a deprecated name.
+        """
+        import llguidance
+
+        tokens = [self.piece(token) for token in range(self.size)]
+        for token in np.flatnonzero(self.special):
+            piece = tokens[token]
+            # 0xFF marks a token that no text spells: all but USER_DEFINED ones that look like text.
+            if self.control[token] or (piece.startswith(b"<") and piece.endswith(b">")):
+                tokens[token] = b"\xff" + piece
+        tokenize = ctypes.cast(self._lib._lib.llama_tokenize, ctypes.c_void_p).value
+        return llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # missing from its stub
+            tokens=tokens,
+            vocab_ptr=self.pointer,
+            tokenize_fptr=tokenize,
+            eos_token=list(self.eog),
+            slices=None,
+        )
+
 
 class LlamaTokenizer:
     """llama.cpp's tokenizer with `GgufTokenizer`'s interface, for vocabularies that one does not know."""
