@@ -26,7 +26,7 @@ from agentkit_fast.runners._http.profiles import Provider
 from agentkit_fast.runners._http.relay import relay, to_sse
 from agentkit_fast.runners._http.reply import ErrorInStream, reply_of_body
 from agentkit_fast.runners._http.retry import RetryEvent, RetryPolicy
-from agentkit_fast.runners._http.sizes import prompt_floor
+from agentkit_fast.runners._http.sizes import prompt_estimate, prompt_floor
 
 __all__ = ["HttpRunner", "Provider", "RetryEvent", "relay", "to_sse"]
 
@@ -312,6 +312,7 @@ class HttpRunner:
             body.setdefault("id_slot", slot)
         sizes = exchange.Sizes(
             floor=lambda: prompt_floor(wire, chars_per_token=8 if self.provider.silent_truncation else 12),
+            estimate=lambda: prompt_estimate(wire),
             window=self._known_profile().context_tokens,
         )
         return exchange.stream_reply(

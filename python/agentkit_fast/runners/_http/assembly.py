@@ -221,6 +221,10 @@ class CallAssembler:
             return not call.expects_value
         return new_id and name != call.name
 
+    def is_closed(self, number: int) -> bool:
+        """The arguments of that call are a closed JSON object."""
+        return self._calls[number].closed
+
     def closed(self) -> bool:
         """Every call has a name and arguments that are a closed JSON object, or none at all."""
         return all(call.name and (call.empty or call.closed) for call in self._calls)

@@ -279,12 +279,13 @@ def ask_once(context: Context, send: Send) -> Rule:
 class Sizes(msgspec.Struct, frozen=True):
     """What is known of a prompt's size, to notice a server that cut it without a word.
 
-    `tokens` was counted exactly or is 0; `floor` gives a number no tokenizer goes below (asked only when the
-    server's figure looks wrong); `window` is the model's (0: unknown).
+    `tokens` was counted exactly or is 0; `floor` gives a number no tokenizer goes below, `estimate` a likely one
+    (both are asked only when something looks wrong); `window` is the model's (0: unknown).
     """
 
     tokens: int = 0
     floor: Callable[[], int] = int
+    estimate: Callable[[], int] = int
     window: int = 0
 
 
@@ -359,7 +360,7 @@ def stream_reply(
             _check_truncation(context, usage.prompt_tokens, sizes)
             if on_usage is not None:
                 on_usage(usage)
-        if reader.empty and 0 < sizes.window < (prompt := sizes.tokens or sizes.floor()):
+        if reader.empty and 0 < sizes.window < (prompt := sizes.tokens or sizes.estimate()):
             raise InputTooLarge(
                 f"{context.where} answered 200 with an empty reply to a prompt of about {prompt:,} tokens; its "
                 f"window is {sizes.window:,}. Shorten the history.",

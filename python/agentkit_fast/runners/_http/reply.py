@@ -173,6 +173,9 @@ class ReplyReader:
         if calls:
             for number, text in self._calls.push(calls):
                 self._watch(number, "arguments", text)
+                if self.repetition is not None and self._calls.is_closed(number):
+                    # The model has ended it by itself: a large value, and no loop that could be cut.
+                    self.repetition = None
         if not content and not reasoning:
             return []
         self.saw_text = True

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["prompt_floor", "text_of"]
+__all__ = ["prompt_estimate", "prompt_floor", "text_of"]
 
 # Ordinary text has 2 to 5 characters a token in every vocabulary measured; only runs of one character
 # (indentation, rules of dashes) go into long tokens, so they are cut short before counting.
@@ -28,6 +28,13 @@ def text_of(message: dict[str, Any]) -> Iterable[str]:
         function = call.get("function", {}) if isinstance(call, dict) else {}
         yield str(function.get("name", ""))
         yield str(function.get("arguments", ""))
+
+
+def prompt_estimate(messages: list[dict[str, Any]]) -> int:
+    """Tokens the messages have by four bytes a token."""
+    return (
+        sum(len(text.encode("utf-8", "replace")) for message in messages for text in text_of(message)) // 4
+    )
 
 
 def prompt_floor(messages: list[dict[str, Any]], *, chars_per_token: int = CHARS_PER_TOKEN) -> int:
