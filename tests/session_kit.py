@@ -94,29 +94,28 @@ def last_options(made: Session) -> ChatOptions:
 def broken(entries: Iterable[Entry]) -> list[str]:
     """What is wrong with a history, in words; nothing for one the next turn can use.
 
-    Every call has exactly one result and every result its call, in that order; ids are neither empty nor
-    used twice; arguments are JSON objects; no assistant entry is empty.
+    Every call has exactly one result and every result its call, in that order; ids are never empty (one may
+    come again in a later turn: a window gives it another name); arguments are JSON objects; no assistant
+    entry is empty.
     """
     import json
 
     found: list[str] = []
     open_calls: dict[str, Entry] = {}
-    answered: set[str] = set()
     ids: set[str] = set()
     for entry in sorted(entries, key=lambda entry: (entry.created_at, entry.id)):
         if not entry.id or entry.id in ids:
             found.append(f"entry id {entry.id!r} is empty or used twice")
         ids.add(entry.id)
         if entry.kind == "tool_call":
-            if not entry.tool_call_id or entry.tool_call_id in open_calls or entry.tool_call_id in answered:
-                found.append(f"call id {entry.tool_call_id!r} is empty or used twice")
+            if not entry.tool_call_id or entry.tool_call_id in open_calls:
+                found.append(f"call id {entry.tool_call_id!r} is empty or used by an open call")
             if not isinstance(json.loads(entry.content), dict):
                 found.append(f"arguments of {entry.tool_call_id} are no object")
             open_calls[entry.tool_call_id] = entry
         elif entry.kind == "tool_result":
             if open_calls.pop(entry.tool_call_id, None) is None:
                 found.append(f"result of {entry.tool_call_id!r} has no call before it, or is its second")
-            answered.add(entry.tool_call_id)
         elif entry.kind == "assistant":
             empty = not entry.content.strip() and not entry.reasoning and entry.usage is None
             if empty:

@@ -146,7 +146,7 @@ class SyncDriver(_Driver):
                 if self.stop.is_set() and not self.stopped:
                     raise TurnStopped
                 if type(effect) is Emit:
-                    if not self.stopped:
+                    if leaving is None:
                         yield effect.event
                     continue
                 value = self.perform[type(effect)](effect)
@@ -354,7 +354,7 @@ class AsyncDriver(_Driver):
                     self.look_for_stop()
                 kind = type(effect)
                 if kind is Emit:
-                    if not self.stopped:
+                    if leaving is None:
                         yield effect.event  # type: ignore[attr-defined]  # it is an Emit
                 elif kind is Now:
                     value = self.ports.now()
