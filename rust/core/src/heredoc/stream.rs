@@ -183,7 +183,7 @@ impl Machine {
                 .take_while(|&&byte| byte == b' ' || byte == b'\t')
                 .count();
             if self.at == bytes.len() {
-                return self.cut_in_header(text, last, "");
+                return self.cut_in_header(text, last, self.at);
             }
             let read = if bytes[self.at] == b'"' {
                 self.quoted_name(text)
@@ -191,10 +191,10 @@ impl Machine {
                 self.plain_name(text)
             };
             let Some((name, end)) = read else {
-                return self.cut_in_header(text, last, text[self.at..].trim_end());
+                return self.cut_in_header(text, last, self.at);
             };
             if name.is_empty() {
-                return self.give_up(text, self.at, "a tool's name was expected after `@@call`");
+                return self.give_up(text, end, "a tool's name was expected after `@@call`");
             }
             self.at = end;
             self.scan = end;
@@ -211,7 +211,7 @@ impl Machine {
             .take_while(|&&byte| is_blank(byte))
             .count();
         match bytes.get(self.at) {
-            None => self.cut_in_header(text, last, ""),
+            None => self.cut_in_header(text, last, self.at),
             Some(b'{') => {
                 let scanner = Scanner::new(Dialect::Heredoc, self.at);
                 self.state = State::Arguments(Box::new(scanner));
@@ -248,7 +248,7 @@ impl Machine {
             match byte {
                 b'\\' if at + 1 == text.len() => break,
                 b'\\' => at += 2,
-                b'\n' => return Some((String::new(), self.at)),
+                b'\n' => return Some((String::new(), at)),
                 b'"' => {
                     let name = Value::parse(&text[self.at..=at]).ok();
                     let name = name.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -262,9 +262,10 @@ impl Machine {
     }
 
     /// The text ends inside the header. A reply that ends so is truncated.
-    fn cut_in_header(&mut self, text: &str, last: bool, partial: &str) -> bool {
+    fn cut_in_header(&mut self, text: &str, last: bool, name_at: usize) -> bool {
         if last {
-            let name = self.name.take().unwrap_or_else(|| partial.to_owned());
+            let partial = || text[name_at..].trim_end().to_owned();
+            let name = self.name.take().unwrap_or_else(partial);
             self.truncated(name, text.len());
         }
         false

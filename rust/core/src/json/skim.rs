@@ -43,8 +43,10 @@ impl Skim {
         let before = text.as_bytes()[..fault.at]
             .iter()
             .rfind(|&&byte| !is_blank(byte));
+        // A fault at the start of a line: the line itself may be the mark that ends the block.
+        let line_start = heredoc && fault.inside.is_none() && text[..fault.at].ends_with('\n');
         Self {
-            at: fault.at,
+            at: fault.at - usize::from(line_start),
             depth,
             before: before.copied().unwrap_or(0),
             inside: fault.inside.map_or(Inside::Nothing, Inside::Quoted),
