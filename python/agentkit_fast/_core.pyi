@@ -286,8 +286,65 @@ class Transcript:
         """Take in new entries (a MessagePack array of them). False: some sort before the end of what is
         there, and nothing was taken in."""
 
-    def set_fixed(self, system: str, tools_tokens: int) -> None:
-        """The system prompt, and what the tools' schemas cost."""
+    def set_fixed(self, system: str, tools: str) -> None:
+        """The system prompt, and the tools' schemas as their wire JSON (empty: none)."""
+
+    def knows_any(self, ids: list[str]) -> bool:
+        """Whether one of the entries is here."""
+
+    def unknown(self, entries: list[Any]) -> tuple[list[Any], bool]:
+        """Those of `entries` that are new, and whether all that is known is among the others."""
+
+    def check(self, means: str, again: bool) -> str:
+        """Do what has to be done before the window fits.
+
+        `means`: what may be done with what does not fit, `"fold"`, `"leave_out"` or `"minimal"` (leave
+        out no more than must be). `again`: also when it fits, because a fold that was due has failed.
+        Gives `"fits"`, `"shortened"`, `"left_out"`, or `"fold"`: units wait to be summarized. Raises
+        `ContextOverflow`.
+        """
+
+    def total(self) -> int:
+        """Tokens of the window as it stands."""
+
+    def plan_compaction(self) -> bool:
+        """Plan a fold of everything before the tail. False: there is nothing to fold."""
+
+    def drop_plan(self) -> None:
+        """Forget a planned fold."""
+
+    def fold_entries(self) -> tuple[list[str], int]:
+        """Ids of the entries that wait to be folded, and the time of the last of them."""
+
+    def fold_sizes(self) -> tuple[int, int]:
+        """Tokens of what waits to be folded as planned, and of all that stays."""
+
+    def fold_messages(self) -> list[tuple[bool, bytes]]:
+        """Unit by unit: whether it is an earlier marker, and its messages as a JSON array."""
+
+    def task_messages(self) -> list[bytes]:
+        """The first and the newest user message as far as they stay, each as a JSON array."""
+
+    def summary_limit(self) -> int:
+        """Room for a summary's answer, in tokens."""
+
+    def marker_limit(self) -> int:
+        """The most a marker may take, in tokens."""
+
+    def fold(self, marker: bytes) -> bool:
+        """Put the marker (a MessagePack array of one entry) in place of what it covers. False: the
+        history is to be read anew."""
+
+    def left_out(self) -> int:
+        """How many units are left out of the window."""
+
+    def levels(self) -> tuple[list[tuple[int, bool, str, int]], bool]:
+        """What is decided: runs of units shown alike (time of the last one's first
+        entry, whether that is a marker, its id; and the level),
+        and whether the line for what is left out is left out too."""
+
+    def set_levels(self, runs: list[tuple[int, bool, str, int]], silent: bool) -> None:
+        """Decide as `levels` says."""
 
     def window(self) -> WindowHandle:
         """The window as things stand."""

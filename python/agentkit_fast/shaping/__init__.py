@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agentkit_fast.shaping.plain import plain_window
 from agentkit_fast.shaping.policy import ShapePolicy
+from agentkit_fast.shaping.shaper import Shaper
 from agentkit_fast.shaping.window import Window
 
-__all__ = ["ShapePolicy", "Window", "plain_window"]
+__all__ = ["ShapePolicy", "Shaper", "Window", "plain_window"]

@@ -30,5 +30,5 @@ def plain_window(
     options = core_options(policy, known, carry_reasoning=True)
     transcript = Transcript(options, count_of(known.counter))
     take_in(transcript, store.context(session_id))
-    transcript.set_fixed(system, 0)
+    transcript.set_fixed(system, "")
     return Window(transcript.window(), send_reasoning=known.reasoning)

@@ -2,15 +2,21 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard};
 
 use agentkit_core::shape::options::Options;
+use agentkit_core::shape::plan::Means;
 use agentkit_core::shape::record;
+use agentkit_core::shape::restructure::{Run, Step};
 use agentkit_core::shape::transcript::{Built, Ingest, Transcript as CoreTranscript};
+use agentkit_core::shape::unit::Level;
 use agentkit_core::shape::wire::{CharsByFour, Counter};
 use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::text_arg::TextArg;
+
+pyo3::import_exception!(agentkit_fast.errors, ContextOverflow);
 
 /// A Python counter. The core cannot fail in the middle of a count, so an error is kept and raised after.
 struct PyCounter<'py> {
@@ -143,11 +149,139 @@ impl Transcript {
         &self,
         py: Python<'_>,
         system: TextArg<'_, '_>,
-        tools_tokens: usize,
+        tools: TextArg<'_, '_>,
     ) -> PyResult<()> {
         self.counting(py, |inner, counter| {
-            inner.set_fixed(counter, system.as_str(), tools_tokens);
+            inner.set_fixed(counter, system.as_str(), tools.as_str());
         })
+    }
+
+    fn knows_any(&self, py: Python<'_>, ids: Vec<String>) -> bool {
+        let inner = self.lock(py);
+        ids.iter().any(|id| inner.knows(id))
+    }
+
+    /// Those of `entries` that are new, and whether all that is known is among the others.
+    fn unknown<'py>(
+        &self,
+        py: Python<'py>,
+        entries: &Bound<'py, PyList>,
+    ) -> PyResult<(Bound<'py, PyList>, bool)> {
+        let inner = self.lock(py);
+        let fresh = PyList::empty(py);
+        let mut known = 0;
+        for entry in entries.iter() {
+            let id = entry.getattr(intern!(py, "id"))?;
+            let text: TextArg<'_, '_> = id.extract()?;
+            if !text.as_str().is_empty() && inner.knows(text.as_str()) {
+                known += 1;
+            } else {
+                fresh.append(entry)?;
+            }
+        }
+        Ok((fresh, known == inner.taken()))
+    }
+
+    /// One of "fits", "shortened", "left_out", "fold".
+    fn check(&self, py: Python<'_>, means: &str, again: bool) -> PyResult<&'static str> {
+        let means = match means {
+            "fold" => Means::Fold,
+            "leave_out" => Means::LeaveOut,
+            _ => Means::Minimal,
+        };
+        let step = self.counting(py, |inner, counter| inner.check(counter, means, again))?;
+        match step {
+            Ok(Step::Fits) => Ok("fits"),
+            Ok(Step::Shortened) => Ok("shortened"),
+            Ok(Step::LeftOut) => Ok("left_out"),
+            Ok(Step::Fold) => Ok("fold"),
+            Err(at) => Err(ContextOverflow::new_err(format!(
+                "the budget of {} tokens cannot hold what must always be sent: system prompt {}, tools {}, \
+                 newest user message {} tokens. Nothing was changed. Raise the budget or shorten one of them.",
+                at.budget, at.system, at.tools, at.user
+            ))),
+        }
+    }
+
+    fn total(&self, py: Python<'_>) -> PyResult<usize> {
+        self.counting(py, |inner, counter| inner.total(counter))
+    }
+
+    fn plan_compaction(&self, py: Python<'_>) -> PyResult<bool> {
+        self.counting(py, |inner, counter| inner.plan_compaction(counter))
+    }
+
+    fn drop_plan(&self, py: Python<'_>) {
+        self.lock(py).drop_plan();
+    }
+
+    fn fold_entries(&self, py: Python<'_>) -> (Vec<String>, i64) {
+        let (ids, at) = self.lock(py).fold_entries();
+        (ids.iter().map(|id| id.to_string()).collect(), at)
+    }
+
+    fn fold_sizes(&self, py: Python<'_>) -> (usize, usize) {
+        self.lock(py).fold_sizes()
+    }
+
+    fn fold_messages<'py>(&self, py: Python<'py>) -> Vec<(bool, Bound<'py, PyBytes>)> {
+        let messages = self.lock(py).fold_messages();
+        messages
+            .into_iter()
+            .map(|(marker, json)| (marker, PyBytes::new(py, &json)))
+            .collect()
+    }
+
+    fn task_messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let messages = self.lock(py).task_messages();
+        messages.into_iter().map(|json| PyBytes::new(py, &json)).collect()
+    }
+
+    fn summary_limit(&self, py: Python<'_>) -> usize {
+        self.lock(py).options().summary_limit()
+    }
+
+    fn marker_limit(&self, py: Python<'_>) -> usize {
+        self.lock(py).marker_limit()
+    }
+
+    /// `marker`: a MessagePack array of one entry. False: read the history anew.
+    fn fold(&self, py: Python<'_>, marker: &[u8]) -> PyResult<bool> {
+        let records =
+            record::decode(marker).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let [marker] = records.as_slice() else {
+            return Err(PyValueError::new_err("one marker is expected"));
+        };
+        self.counting(py, |inner, counter| inner.fold(counter, marker))
+    }
+
+    fn left_out(&self, py: Python<'_>) -> usize {
+        self.lock(py).left_out()
+    }
+
+    fn levels(&self, py: Python<'_>) -> (Vec<(i64, bool, String, u8)>, bool) {
+        let inner = self.lock(py);
+        let runs = inner.levels();
+        let runs = runs.into_iter().map(|run| (run.created_at, run.marker, run.id, run.level as u8));
+        (runs.collect(), inner.silent())
+    }
+
+    fn set_levels(&self, py: Python<'_>, runs: Vec<(i64, bool, String, u8)>, silent: bool) -> PyResult<()> {
+        let runs: Vec<Run> = runs
+            .into_iter()
+            .map(|(created_at, marker, id, level)| Run {
+                created_at,
+                marker,
+                id,
+                level: match level {
+                    0 => Level::Full,
+                    1 => Level::Stub,
+                    2 => Level::Bare,
+                    _ => Level::Out,
+                },
+            })
+            .collect();
+        self.counting(py, |inner, counter| inner.set_levels(counter, &runs, silent))
     }
 
     fn window(&self, py: Python<'_>) -> PyResult<WindowHandle> {

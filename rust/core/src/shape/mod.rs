@@ -3,8 +3,11 @@
 //! `record` reads entries, `unit` makes whole units of them and renders each, `wire` is the JSON and its
 //! count, `transcript` keeps a session's units and gives windows.
 
+mod merge;
 pub mod options;
+pub mod plan;
 pub mod record;
+pub mod restructure;
 pub mod seams;
 pub mod transcript;
 pub mod unit;

@@ -58,8 +58,16 @@ impl Options {
         wanted.min((2 * self.target()).max(40))
     }
 
-    pub fn stub_keep(&self) -> usize {
-        self.stub_above()
+    /// How much of an entry its stub keeps, where the pointer takes `pointer` bytes. Pointer and head
+    /// together take no more than the length above which entries are shortened, so that whatever is above it
+    /// becomes smaller; a very small limit is for the head alone.
+    pub fn stub_keep(&self, pointer: usize) -> usize {
+        let above = self.stub_above();
+        if self.lod_above == 0 || above < 3 * pointer {
+            above
+        } else {
+            above - pointer
+        }
     }
 
     /// Exchanges whose stub is larger than this get an even shorter form.

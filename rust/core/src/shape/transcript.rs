@@ -4,11 +4,13 @@
 //! appended to, and counted once. A window is the log's length at that moment and the few messages that
 //! may still change, so that a build costs what is new and nothing else.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::options::Options;
+use super::plan::Plan;
 use super::record::{Kind, Record};
 use super::unit::{Body, Context, Form, Level, Live, Meta, Unit, single};
 use super::wire::{Counter, Log, Messages, Role, Window, read};
@@ -22,25 +24,33 @@ pub enum Ingest {
 }
 
 pub struct Transcript {
-    options: Options,
-    names: FxHashMap<Box<str>, usize>,
-    known: FxHashMap<Arc<str>, u64>,
-    used_call_ids: FxHashSet<Box<str>>,
-    taken: usize,
+    pub(super) options: Options,
+    pub(super) names: FxHashMap<Box<str>, usize>,
+    pub(super) known: FxHashMap<Arc<str>, u64>,
+    pub(super) used_call_ids: FxHashSet<Arc<str>>,
+    /// A call id had to be made up, so ids may depend on what was there before.
+    pub(super) renamed: bool,
+    pub(super) taken: usize,
     last_key: Option<(i64, bool, String)>,
-    units: Vec<Unit>,
-    live: Option<(usize, Live<'static>)>,
+    pub(super) units: Vec<Unit>,
+    pub(super) live: Option<(usize, Live<'static>)>,
     live_changed: bool,
-    last_user: Option<usize>,
-    log: Log,
+    pub(super) last_user: Option<usize>,
+    pub(super) log: Log,
     /// Units before this one are in the log.
-    pushed: usize,
-    head: Arc<Messages>,
-    head_text: String,
-    tools_tokens: usize,
+    pub(super) pushed: usize,
+    /// The line for what is left out: behind which unit, and the message.
+    pub(super) line: Option<(usize, Messages)>,
+    pub(super) silent: bool,
+    pub(super) head: Arc<Messages>,
+    pub(super) head_text: String,
+    pub(super) tools_tokens: usize,
+    tools_changed: bool,
+    tools_text: String,
     last_window: Option<Window>,
     /// Why the next window may not extend the last one.
-    reasons: Vec<&'static str>,
+    pub(super) reasons: Vec<Cow<'static, str>>,
+    pub(super) pending_plan: Option<Plan>,
 }
 
 impl Transcript {
@@ -50,6 +60,7 @@ impl Transcript {
             names: FxHashMap::default(),
             known: FxHashMap::default(),
             used_call_ids: FxHashSet::default(),
+            renamed: false,
             taken: 0,
             last_key: None,
             units: Vec::new(),
@@ -58,11 +69,16 @@ impl Transcript {
             last_user: None,
             log: Log::default(),
             pushed: 0,
+            line: None,
+            silent: false,
             head: Arc::default(),
             head_text: String::new(),
             tools_tokens: 0,
+            tools_changed: false,
+            tools_text: String::new(),
             last_window: None,
             reasons: Vec::new(),
+            pending_plan: None,
         }
     }
 
@@ -90,7 +106,11 @@ impl Transcript {
         self.last_user = None;
         self.log = Log::default();
         self.pushed = 0;
-        self.reasons.push(reason);
+        self.line = None;
+        self.silent = false;
+        self.renamed = false;
+        self.pending_plan = None;
+        self.reasons.push(reason.into());
     }
 
     /// Takes new entries in. They may come in any order among themselves.
@@ -194,7 +214,7 @@ impl Transcript {
                     let from = self.last_user.map_or(0, |at| at + 1);
                     for unit in &mut self.units[from..] {
                         if unit.reasoned.take().is_some() && unit.sent {
-                            self.reasons.push("reasoning of the last turn left out");
+                            self.reasons.push("reasoning of the last turn left out".into());
                         }
                     }
                     self.last_user = Some(self.units.len());
@@ -238,24 +258,31 @@ impl Transcript {
     }
 
     /// The call's own id, or one made from its entry's where that is empty or taken.
-    fn unique_call_id(&mut self, record: &Record<'_>, meta: &Meta) -> String {
-        let mut id = record.call_id.clone().into_owned();
+    fn unique_call_id(&mut self, record: &Record<'_>, meta: &Meta) -> Arc<str> {
+        let mut id: Arc<str> = Arc::from(&*record.call_id);
         let mut salt = 0u64;
-        while id.is_empty() || !self.used_call_ids.insert(id.as_str().into()) {
-            id = format!(
-                "call_{:016x}",
-                hash(&[meta.id.as_bytes(), &salt.to_le_bytes()])
-            );
+        while id.is_empty() || !self.used_call_ids.insert(id.clone()) {
+            self.renamed = true;
+            let made = hash(&[meta.id.as_bytes(), &salt.to_le_bytes()]);
+            id = format!("call_{made:016x}").into();
             salt += 1;
         }
         id
     }
 
-    /// The system prompt and the cost of the tools' schemas.
-    pub fn set_fixed(&mut self, counter: &dyn Counter, system: &str, tools_tokens: usize) {
+    /// The system prompt, and the tools' schemas as their wire JSON (empty: none).
+    pub fn set_fixed(&mut self, counter: &dyn Counter, system: &str, tools: &str) {
+        if tools != self.tools_text {
+            if self.last_window.is_some() {
+                self.tools_changed = true;
+                self.reasons.push("tool list changed".into());
+            }
+            self.tools_text = tools.to_owned();
+            self.tools_tokens = if tools.is_empty() { 0 } else { counter.count(tools) };
+        }
         if system != self.head_text {
             if self.last_window.is_some() {
-                self.reasons.push("system prompt changed");
+                self.reasons.push("system prompt changed".into());
             }
             self.head_text = system.to_owned();
             let mut head = Messages::default();
@@ -273,43 +300,72 @@ impl Transcript {
             }
             self.head = Arc::new(head);
         }
-        self.tools_tokens = tools_tokens;
+    }
+
+    /// Brings the log up to date; tokens of the window as it stands.
+    pub(super) fn settle(&mut self, counter: &dyn Counter) -> usize {
+        self.render_live(counter);
+        if self.options.always_lod {
+            self.shorten_older();
+        }
+        let open_from = self.open_from();
+        {
+            let mut log = self.log.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            for index in self.pushed..open_from.max(self.pushed) {
+                push(&mut log, &mut self.units[index]);
+                if let Some((at, line)) = &self.line
+                    && *at == index
+                {
+                    log.append(line);
+                }
+            }
+        }
+        self.pushed = self.pushed.max(open_from);
+        let open: usize = self.units[self.pushed..]
+            .iter()
+            .map(|unit| unit.tokens_at(unit.level))
+            .sum();
+        let line = match &self.line {
+            Some((at, line)) if *at >= self.pushed => line.tokens(),
+            _ => 0,
+        };
+        self.tools_tokens + self.head.tokens() + read(&self.log).tokens() + open + line
     }
 
     /// The window as things stand, within budget or not.
     pub fn window(&mut self, counter: &dyn Counter) -> Built {
-        self.render_live(counter);
-        let open_from = self.open_from();
-        {
-            let mut log = self
-                .log
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            for unit in &mut self.units[self.pushed.min(open_from)..open_from] {
-                push(&mut log, unit);
-            }
+        let tokens = self.settle(counter);
+        if self.merges() {
+            return self.merged_window(counter);
         }
-        self.pushed = self.pushed.max(open_from);
-        let mut open = Messages::default();
-        for unit in &self.units[self.pushed..] {
-            if unit.level != Level::Out {
-                copy_form(&mut open, unit.form(), &self.log);
-            }
-        }
-        let sealed = read(&self.log).len();
-        let tokens =
-            self.tools_tokens + self.head.tokens() + read(&self.log).tokens() + open.tokens();
+        let open = self.open_messages();
         let window = Window {
             head: self.head.clone(),
             log: self.log.clone(),
-            sealed,
+            sealed: read(&self.log).len(),
             open: Arc::new(open),
             tokens,
         };
         self.report(window)
     }
 
-    fn report(&mut self, window: Window) -> Built {
+    /// The messages that are not in the log.
+    pub(super) fn open_messages(&self) -> Messages {
+        let mut open = Messages::default();
+        for (index, unit) in self.units.iter().enumerate().skip(self.pushed) {
+            if unit.level != Level::Out {
+                copy_form(&mut open, unit.form(), &self.log);
+            }
+            if let Some((at, line)) = &self.line
+                && *at == index
+            {
+                open.append(line);
+            }
+        }
+        open
+    }
+
+    pub(super) fn report(&mut self, window: Window) -> Built {
         let mut built = Built {
             stable_prefix: 0,
             prefix_tokens: 0,
@@ -317,9 +373,13 @@ impl Transcript {
             window: window.clone(),
         };
         if let Some(last) = &self.last_window {
-            let (prefix, tokens) = window.common_prefix(last);
+            // Templates write the tools at the start of the prompt: nothing after them can be reused.
+            let (prefix, tokens) = match std::mem::take(&mut self.tools_changed) {
+                true => (0, 0),
+                false => window.common_prefix(last),
+            };
             built.stable_prefix = prefix;
-            built.prefix_tokens = tokens;
+            built.prefix_tokens = tokens + if prefix > 0 { self.tools_tokens } else { 0 };
             if prefix < last.len() {
                 self.reasons.dedup();
                 built.break_reason = if self.reasons.is_empty() {
@@ -339,7 +399,7 @@ impl Transcript {
         built
     }
 
-    fn render_live(&mut self, counter: &dyn Counter) {
+    pub(super) fn render_live(&mut self, counter: &dyn Counter) {
         if !std::mem::take(&mut self.live_changed) {
             if let Some((at, live)) = &self.live
                 && !live.has_calls()
@@ -415,7 +475,7 @@ fn push(log: &mut Messages, unit: &mut Unit) {
     }
 }
 
-fn copy_form(out: &mut Messages, form: &Form, log: &Log) {
+pub(super) fn copy_form(out: &mut Messages, form: &Form, log: &Log) {
     match &form.body {
         Body::Own(messages) => out.append(messages),
         Body::Log(first) => out.copy(&read(log), *first, form.count),
@@ -432,7 +492,7 @@ fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-fn fingerprint(record: &Record<'_>) -> u64 {
+pub(super) fn fingerprint(record: &Record<'_>) -> u64 {
     hash(&[
         record.content.as_bytes(),
         &record.created_at.to_le_bytes(),

@@ -69,6 +69,7 @@ pub struct Unit {
     pub kind: UnitKind,
     pub level: Level,
     pub metas: Vec<Meta>,
+    pub call_ids: Vec<Arc<str>>,
     pub full: Form,
     /// `None` where it would be the same as `full`.
     pub stub: Option<Box<Form>>,
@@ -80,6 +81,8 @@ pub struct Unit {
     pub messages: usize,
     pub has_calls: bool,
     pub unanswered: bool,
+    /// A result without a call to belong to.
+    pub orphan: bool,
     /// A window with it was given out.
     pub sent: bool,
 }
@@ -159,7 +162,8 @@ impl Context<'_> {
             bare: None,
         };
         if self.options.may_stub() && piece.text.len() > self.options.stub_above() {
-            let head = seams::floor_boundary(&piece.text, self.options.stub_keep());
+            let pointer = stub_text(&meta.id, 0, &piece.text).len() + 3;
+            let head = seams::floor_boundary(&piece.text, self.options.stub_keep(pointer));
             piece.stub = self.shorter(stub_text(&meta.id, head, &piece.text), &piece.text);
         }
         if self.options.may_stub() && piece.text.len() > BARE_ABOVE {
@@ -177,7 +181,8 @@ impl Context<'_> {
             bare: None,
         };
         if self.options.may_stub() && piece.text.len() > self.options.stub_above() {
-            let head = seams::floor_boundary(&piece.text, self.options.stub_keep());
+            let pointer = stub_arguments(&meta.id, 0, &piece.text).len() + 3;
+            let head = seams::floor_boundary(&piece.text, self.options.stub_keep(pointer));
             piece.stub = self.shorter(stub_arguments(&meta.id, head, &piece.text), &piece.text);
         }
         if self.options.may_stub() && piece.text.len() > BARE_ABOVE {
@@ -289,6 +294,7 @@ fn finished(
         kind,
         level: Level::Full,
         metas,
+        call_ids: Vec::new(),
         full: Form::new(full),
         stub: boxed(stub),
         bare: boxed(bare),
@@ -296,6 +302,7 @@ fn finished(
         messages: usize::from(kind == UnitKind::User),
         has_calls: false,
         unanswered: false,
+        orphan: false,
         sent: false,
     }
 }
@@ -343,7 +350,9 @@ pub fn single(context: &mut Context<'_>, record: &Record<'_>, meta: Meta) -> Uni
     let full = render(Level::Full);
     let stub = piece.has(Level::Stub).then(|| render(Level::Stub));
     let bare = piece.has(Level::Bare).then(|| render(Level::Bare));
-    finished(kind, vec![meta], full, stub, bare)
+    let mut unit = finished(kind, vec![meta], full, stub, bare);
+    unit.orphan = record.kind == Kind::Result;
+    unit
 }
 
 fn late_result(context: &Context<'_>, record: &Record<'_>) -> String {
@@ -399,7 +408,7 @@ fn with_parts(context: &mut Context<'_>, record: &Record<'_>, meta: Meta) -> Uni
         } else {
             Cow::Borrowed(&*record.content)
         };
-        let keep = seams::floor_boundary(&text, context.options.stub_keep());
+        let keep = seams::floor_boundary(&text, context.options.stub_keep(0));
         let id = &meta.id;
         let what = match images {
             0 => String::new(),
@@ -448,7 +457,7 @@ fn shown_result<'a>(options: &Options, content: &'a str) -> Cow<'a, str> {
 struct Call<'a> {
     meta: Meta,
     /// Unique within the session; what the window shows.
-    id: String,
+    id: Arc<str>,
     /// As it is stored; what results name.
     stored_id: Cow<'a, str>,
     name: Cow<'a, str>,
@@ -476,7 +485,7 @@ impl<'a> Live<'a> {
         self.texts.push((meta, piece));
     }
 
-    pub fn add_call(&mut self, context: &Context<'_>, record: Record<'a>, meta: Meta, id: String) {
+    pub fn add_call(&mut self, context: &Context<'_>, record: Record<'a>, meta: Meta, id: Arc<str>) {
         let text = match record.content {
             Cow::Borrowed(raw) => seams::arguments(raw),
             Cow::Owned(raw) => Cow::Owned(seams::arguments(&raw).into_owned()),
@@ -585,6 +594,7 @@ impl<'a> Live<'a> {
         }
         unit.messages = usize::from(self.texts.iter().any(|(_, text)| !blank(&text.text)));
         unit.has_calls = self.has_calls();
+        unit.call_ids = self.calls.iter().map(|call| call.id.clone()).collect();
         unit.unanswered = self.has_calls() && !self.answered();
         unit
     }

@@ -1,0 +1,460 @@
+"""`Shaper`: windows within a budget, session by session."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from agentkit_fast._core import Transcript
+from agentkit_fast.compaction import MARKER_HEAD, Chat, Material, Reply, cut_to, summarize
+from agentkit_fast.entries import Compaction, CompactionInfo, Entry, EntryKind, new_id
+from agentkit_fast.errors import CompactionFailed, ContextOverflow
+from agentkit_fast.messages import ToolDef
+from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
+from agentkit_fast.shaping.history import count_of, encode_entries, schema_json, take_in
+from agentkit_fast.shaping.policy import ShapePolicy, core_options
+from agentkit_fast.shaping.window import Window
+from agentkit_fast.tokens import CharsByFour
+
+__all__ = ["Shaper"]
+
+_log = logging.getLogger("agentkit_fast.shaping")
+
+# Where neither a runner nor a budget says how much fits into one summary prompt.
+_UNKNOWN_WINDOW = 16_384
+_PLAN_VERSION = 1
+
+
+class _Plan(msgspec.Struct):
+    """What a store keeps of a session's shaping."""
+
+    version: int
+    policy: str
+    runs: list[tuple[int, bool, str, int]]
+    silent: bool
+    degraded: str
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """An effect: call a method of the store."""
+
+    method: str
+    args: tuple[Any, ...]
+
+
+_Steps = Generator[Any, Any, Any]
+
+
+class _State:
+    """What is remembered of one session between builds."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
+        self.revision = 0
+        self.loaded = False
+        self.degraded = ""
+        self.failed_at = -1
+        """How many entries there were when a summary failed; -1: none is due."""
+
+
+class Shaper:
+    """Builds the windows of a store's sessions, within the policy's budget.
+
+    `runner` writes the summaries, and its `profile` says what the windows are for; without one the oldest
+    exchanges are left out where shortening is not enough. `counter` counts tokens (the profile's, else four
+    bytes a token).
+
+    `build` and `abuild` raise `ContextOverflow` when system prompt, tools and newest user message alone are
+    larger than the budget, and whatever the store or the counter raises; a failed summary raises nothing, the
+    window says so in `degraded`. One `Shaper` serves any number of sessions and threads; it remembers the
+    `max_sessions` used last, others are read anew from the store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runner: Runner | None = None,
+        policy: ShapePolicy | None = None,
+        counter: TokenCounter | None = None,
+        tracer: Tracer | None = None,
+        *,
+        span_prefix: str = "agent",
+        max_sessions: int = 256,
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._policy = policy or ShapePolicy()
+        self._profile = profile_of(runner)
+        self._counter = counter or self._profile.counter or CharsByFour()
+        self._tracer = tracer
+        self._span_name = f"{span_prefix}.Shaper.Build"
+        self._max_sessions = max(1, max_sessions)
+        self._states: OrderedDict[str, _State] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def policy(self) -> ShapePolicy:
+        """The policy given."""
+        return self._policy
+
+    # -- the public steps -------------------------------------------------------------------------------
+
+    def build(self, session_id: str, system: str = "", tools: Sequence[ToolDef] = ()) -> Window:
+        """The session's window now."""
+        return self._traced(lambda: self._drive(self._with_state(session_id, self._build, system, tools)))
+
+    async def abuild(self, session_id: str, system: str = "", tools: Sequence[ToolDef] = ()) -> Window:
+        """As `build`, awaited; a blocking store is called in a thread."""
+        steps = self._with_state(session_id, self._build, system, tools)
+        return await self._atraced(lambda: self._adrive(steps))
+
+    def compact(self, session_id: str) -> CompactionInfo | None:
+        """Fold everything before the tail into one summary now, whatever the budget.
+
+        `None` when there is nothing to fold. Raises `CompactionFailed`, with nothing changed, when the
+        summary fails, is empty or is no smaller than what it would replace, or there is no runner.
+        """
+        info: CompactionInfo | None = self._drive(self._with_state(session_id, self._compact))
+        return info
+
+    async def acompact(self, session_id: str) -> CompactionInfo | None:
+        """As `compact`, awaited."""
+        info: CompactionInfo | None = await self._adrive(self._with_state(session_id, self._compact))
+        return info
+
+    def forget(self, session_id: str) -> None:
+        """Drop what is remembered of a session in this process; the next build reads its history anew."""
+        with self._lock:
+            self._states.pop(session_id, None)
+
+    # -- the rules, as generators of effects ------------------------------------------------------------
+
+    def _with_state(self, session_id: str, steps: Callable[..., _Steps], *args: Any) -> _Steps:
+        """Runs `steps` with the session's state, which nobody else has meanwhile.
+
+        A second build of the session at the same time works with a state of its own, read from the store.
+        After an error in the middle the state is dropped, for it may have taken in half of something.
+        """
+        with self._lock:
+            state = self._states.pop(session_id, None)
+        if state is None:
+            options = core_options(self._policy, self._profile, carry_reasoning=False)
+            state = _State(Transcript(options, count_of(self._counter)))
+        keep = False
+        try:
+            result = yield from steps(state, session_id, *args)
+            keep = True
+        except (ContextOverflow, CompactionFailed, _Stopped) as error:
+            keep = True
+            if isinstance(error, _Stopped) and error.__cause__ is not None:
+                raise error.__cause__ from None
+            raise
+        finally:
+            if keep:
+                with self._lock:
+                    self._states[session_id] = state
+                    self._states.move_to_end(session_id)
+                    while len(self._states) > self._max_sessions:
+                        self._states.popitem(last=False)
+        return result
+
+    def _read(self, state: _State, session_id: str) -> _Steps:
+        """Brings the transcript up to the store's state."""
+        transcript = state.transcript
+        if hasattr(self._store, "context_since"):
+            fresh, revision, gone = yield _Call("context_since", (session_id, state.revision))
+            late = gone and transcript.knows_any(list(gone))
+            if late or not take_in(transcript, list(fresh)):
+                yield from self._reread(state, session_id, "gone" if late else "late")
+            else:
+                state.revision = revision
+        else:
+            entries = list((yield _Call("context", (session_id,))))
+            fresh, complete = transcript.unknown(entries)
+            if not complete or not take_in(transcript, fresh):
+                reason = "late" if complete else "gone"
+                transcript, runs = state.transcript, state.transcript.levels()
+                transcript.reset(reason)
+                take_in(transcript, entries)
+                transcript.set_levels(*runs)
+        if not state.loaded:
+            state.loaded = True
+            if hasattr(self._store, "load_plan"):
+                raw = yield _Call("load_plan", (session_id,))
+                if raw:
+                    self._recall(state, raw)
+
+    def _reread(self, state: _State, session_id: str, reason: str) -> _Steps:
+        runs = state.transcript.levels()
+        if hasattr(self._store, "context_since"):
+            entries, state.revision, _ = yield _Call("context_since", (session_id, 0))
+        else:
+            entries = yield _Call("context", (session_id,))
+        state.transcript.reset(reason)
+        take_in(state.transcript, list(entries))
+        state.transcript.set_levels(*runs)
+
+    def _policy_key(self) -> str:
+        return msgspec.json.encode(self._policy).decode()
+
+    def _recall(self, state: _State, raw: bytes) -> None:
+        try:
+            plan = msgspec.json.decode(raw, type=_Plan)
+        except msgspec.DecodeError:
+            return  # somebody else's bytes, or a damaged row: as if there were no plan
+        if plan.version != _PLAN_VERSION or plan.policy != self._policy_key():
+            return
+        state.transcript.set_levels(plan.runs, plan.silent)
+        state.degraded = plan.degraded
+        if plan.degraded:
+            state.failed_at = state.transcript.taken()
+
+    def _remember(self, state: _State, session_id: str) -> _Steps:
+        if hasattr(self._store, "save_plan"):
+            runs, silent = state.transcript.levels()
+            plan = _Plan(
+                version=_PLAN_VERSION,
+                policy=self._policy_key(),
+                runs=runs,
+                silent=silent,
+                degraded=state.degraded,
+            )
+            yield _Call("save_plan", (session_id, msgspec.json.encode(plan)))
+
+    def _build(self, state: _State, session_id: str, system: str, tools: Sequence[ToolDef]) -> _Steps:
+        yield from self._read(state, session_id)
+        transcript = state.transcript
+        # In the heredoc format the tools are told in the system prompt, not beside it.
+        schemas = "" if self._policy.tool_format == "heredoc" else schema_json(tools)
+        transcript.set_fixed(system, schemas)
+        due = state.failed_at >= 0 and state.failed_at != transcript.taken()
+        step = transcript.check("fold" if self._runner is not None else "leave_out", due)
+        compactions: tuple[CompactionInfo, ...] = ()
+        if step == "fold":
+            before = transcript.total()
+            try:
+                marker = yield from self._fold(state, session_id)
+            except CompactionFailed as error:
+                state.degraded = str(error)
+                state.failed_at = transcript.taken()
+                _log.warning("session %s: %s", session_id, error)
+                transcript.check("minimal", False)
+            else:
+                state.degraded, state.failed_at = "", -1
+                transcript.check("minimal", False)
+                compactions = (_info(marker, before, transcript.total()),)
+            yield from self._remember(state, session_id)
+        elif step != "fits" or due:
+            hidden = transcript.left_out()
+            if not hidden:
+                state.degraded, state.failed_at = "", -1
+            elif due:
+                state.failed_at = transcript.taken()
+            elif state.failed_at < 0:
+                why = "there is no runner to" if self._runner is None else "they are too few to"
+                state.degraded = f"{hidden} older parts are left out: {why} summarize them"
+            yield from self._remember(state, session_id)
+        return Window(transcript.window(), degraded=state.degraded, compactions=compactions)
+
+    def _compact(self, state: _State, session_id: str) -> _Steps:
+        yield from self._read(state, session_id)
+        transcript = state.transcript
+        if not transcript.plan_compaction():
+            return None
+        if self._runner is None:
+            transcript.drop_plan()
+            raise CompactionFailed("this Shaper has no runner to write a summary; give it one")
+        before = transcript.total()
+        try:
+            marker = yield from self._fold(state, session_id)
+        finally:
+            transcript.drop_plan()
+        state.degraded, state.failed_at = "", -1
+        yield from self._remember(state, session_id)
+        return _info(marker, before, transcript.total())
+
+    def _fold(self, state: _State, session_id: str) -> _Steps:
+        """Summarizes what is planned to be folded and stores the marker; `(compaction)`."""
+        transcript = state.transcript
+        replaced, beside = transcript.fold_sizes()
+        count = self._counter.count
+        budget = self._policy.budget_tokens
+        summary: str = yield from _chatting(
+            summarize(
+                Material(
+                    units=transcript.fold_messages(),
+                    task=transcript.task_messages(),
+                    context_tokens=self._profile.context_tokens or (budget if budget > 0 else _UNKNOWN_WINDOW),
+                    answer_tokens=transcript.summary_limit(),
+                    count=count,
+                    profile=self._profile,
+                )
+            )
+        )
+        frame = count(MARKER_HEAD) + count("user") + 4
+        limit = transcript.marker_limit() - frame
+        if budget > 0:
+            # A longer answer is welcome where there is room; a marker takes at most a fifth.
+            limit = max(limit, min(self._policy.target - beside - frame, self._policy.target // 5))
+            summary = cut_to(summary, limit, count)
+        size = count(MARKER_HEAD + summary) + count("user") + 4
+        if not summary or size >= replaced:
+            raise CompactionFailed(
+                f"the summary takes {size} tokens and would replace {replaced}: refused, nothing was changed"
+            )
+        ids, at = transcript.fold_entries()
+        wanted = set(ids)
+        entries = yield _Call("context", (session_id,))
+        subsumes = [entry for entry in entries if entry.id in wanted]
+        if len(subsumes) < len(wanted):
+            raise CompactionFailed("the history changed while it was summarized; nothing was changed")
+        marker = Entry(id=new_id(), kind=EntryKind.compaction.value, content=summary, created_at=at)
+        compaction = Compaction(marker=marker, subsumes=subsumes)
+        yield _Call("compact", (session_id, compaction))
+        if not transcript.fold(encode_entries([marker])):
+            yield from self._reread(state, session_id, "anew")
+        return compaction
+
+    # -- the two drivers --------------------------------------------------------------------------------
+
+    def _drive(self, steps: _Steps) -> Any:
+        """Performs the effects here and now."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    value = self._chat(effect) if isinstance(effect, Chat) else self._call(effect)
+                except BaseException as error:  # noqa: BLE001 the rules decide what an error means
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(value)
+        except StopIteration as done:
+            return done.value
+
+    def _call(self, effect: _Call) -> Any:
+        value = getattr(self._store, effect.method)(*effect.args)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"the store's {effect.method}() is async: use abuild() and acompact()")
+        return value
+
+    def _chat(self, effect: Chat) -> Reply:
+        assert self._runner is not None
+        try:
+            return _reply(list(self._runner.chat_stream(effect.messages, (), effect.options)))
+        except Exception as error:  # noqa: BLE001 any failure of the runner is a failed summary
+            return Reply(problem=_describe(error))
+
+    async def _adrive(self, steps: _Steps) -> Any:
+        """Performs the effects, awaiting them."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    value = await (self._achat(effect) if isinstance(effect, Chat) else self._acall(effect))
+                except BaseException as error:  # noqa: BLE001 the rules decide what an error means
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(value)
+        except StopIteration as done:
+            return done.value
+
+    async def _acall(self, effect: _Call) -> Any:
+        method = getattr(self._store, effect.method)
+        if inspect.iscoroutinefunction(method) or not getattr(self._store, "blocking", True):
+            value = method(*effect.args)
+        else:
+            value = await asyncio.to_thread(method, *effect.args)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _achat(self, effect: Chat) -> Reply:
+        stream = getattr(self._runner, "achat_stream", None)
+        if stream is None:
+            return await asyncio.to_thread(self._chat, effect)
+        try:
+            return _reply([chunk async for chunk in stream(effect.messages, (), effect.options)])
+        except Exception as error:  # noqa: BLE001 any failure of the runner is a failed summary
+            return Reply(problem=_describe(error))
+
+    def _traced(self, build: Callable[[], Window]) -> Window:
+        if self._tracer is None:
+            return build()
+        span = self._tracer.start(self._span_name)
+        try:
+            window = build()
+        except BaseException as error:
+            span.end_error(error)
+            raise
+        _describe_window(span, window)
+        span.end()
+        return window
+
+    async def _atraced(self, build: Callable[[], Awaitable[Window]]) -> Window:
+        if self._tracer is None:
+            return await build()
+        span = self._tracer.start(self._span_name)
+        try:
+            window = await build()
+        except BaseException as error:
+            span.end_error(error)
+            raise
+        _describe_window(span, window)
+        span.end()
+        return window
+
+
+class _Stopped(BaseException):
+    """Somebody stopped the build while a summary was written; its cause is what they raised."""
+
+
+def _chatting(steps: Generator[Chat, Reply, str]) -> Generator[Chat, Reply, str]:
+    """Passes the chats of `steps` on; an interruption of one leaves the session's state as it was."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                reply = yield effect
+            except BaseException as error:
+                raise _Stopped from error
+            effect = steps.send(reply)
+    except StopIteration as done:
+        text: str = done.value
+        return text
+
+
+def _reply(chunks: list[Any]) -> Reply:
+    for chunk in chunks:
+        if chunk.error:
+            return Reply(problem=chunk.error)
+        if chunk.stop_reason == "repetition":
+            return Reply(problem="the model kept repeating itself")
+    return Reply(text="".join(chunk.content for chunk in chunks))
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _info(compaction: Compaction, before: int, after: int) -> CompactionInfo:
+    return CompactionInfo(
+        summary=compaction.marker.content,
+        subsumed_count=len(compaction.subsumes),
+        tokens_before=before,
+        tokens_after=after,
+    )
+
+
+def _describe_window(span: Any, window: Window) -> None:
+    span.set("messages", len(window)).set("tokens", window.tokens).set("compactions", len(window.compactions))
+    if window.break_reason:
+        span.set("break_reason", window.break_reason)
+    if window.degraded:
+        span.set("degraded", window.degraded)
