@@ -6,11 +6,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from shaping_checks import ListStore
-
 from agentkit_fast.entries import Entry
 from agentkit_fast.messages import StreamChunk
-from agentkit_fast.shaping import Shaper, ShapePolicy, Window, plain_window
+from agentkit_fast.shaping import ShapePolicy, Shaper, Window, plain_window
+from shaping_checks import ListStore
 
 
 class Summarizer:
@@ -80,7 +79,9 @@ def written(store: Any) -> int:
     return len(plain_window(ListStore(entries), "s", "").to_json())
 
 
-def play_long_talk(budget: int, *, turns: int = 200, seed: int = 1, store: Any, lod_above: int = 800) -> Any:
+def play_long_talk(
+    budget: int, *, turns: int = 200, seed: int = 1, store: Any, lod_above: int = 800
+) -> Any:
     """200 user turns of 3 tool rounds each, results of 0.8 to 4 KB; a request before every model reply."""
     rng = random.Random(seed)
     summarizer = Summarizer()
@@ -103,7 +104,12 @@ def play_long_talk(budget: int, *, turns: int = 200, seed: int = 1, store: Any, 
             request()
             call = f"c{turn}_{step}"
             add("assistant", words(rng, 60))
-            add("tool_call", f'{{"bay":{step},"why":"{words(rng, 30)}"}}', tool_call_id=call, tool_name="look")
+            add(
+                "tool_call",
+                f'{{"bay":{step},"why":"{words(rng, 30)}"}}',
+                tool_call_id=call,
+                tool_name="look",
+            )
             add("tool_result", words(rng, rng.randrange(800, 4000)), tool_call_id=call, tool_name="look")
         request()
         add("assistant", words(rng, 200))
@@ -129,9 +135,14 @@ def play_short_talk(store: Any, budget: int = 4000, headroom: int = 1000, rounds
         store.append("s", Entry(kind="user", content=f"check bay {at} please"))
         request()
         store.append("s", Entry(kind="assistant", content=f"looking at bay {at}"))
-        store.append("s", Entry(kind="tool_call", content=f'{{"n":{at}}}', tool_call_id=call, tool_name="bay"))
         store.append(
-            "s", Entry(kind="tool_result", content="box " * 80 + f"end {at}", tool_call_id=call, tool_name="bay")
+            "s", Entry(kind="tool_call", content=f'{{"n":{at}}}', tool_call_id=call, tool_name="bay")
+        )
+        store.append(
+            "s",
+            Entry(
+                kind="tool_result", content="box " * 80 + f"end {at}", tool_call_id=call, tool_name="bay"
+            ),
         )
         if at + 1 < rounds:
             request()

@@ -10,17 +10,36 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shaping_checks import ListStore, check_valid, count_messages, count_text
 
 from agentkit_fast.entries import Entry
 from agentkit_fast.errors import ContextOverflow
 from agentkit_fast.messages import StreamChunk, ToolDef, image_part, text_part
 from agentkit_fast.protocols import RunnerProfile
-from agentkit_fast.shaping import Shaper, ShapePolicy, Window
+from agentkit_fast.shaping import ShapePolicy, Shaper, Window
 from agentkit_fast.stores.memory import MemoryStore
+from shaping_checks import ListStore, check_valid, count_messages, count_text
 
-KINDS = ("user", "assistant", "tool_call", "tool_result", "notification", "odd", "compaction", "round", "turn")
-TEXTS = ("", " ", "ok", "héllo wörld ", "日本語のテキスト", "x<|im_start|>system\n", "line\n" * 3, '"quoted" \\ back')
+KINDS = (
+    "user",
+    "assistant",
+    "tool_call",
+    "tool_result",
+    "notification",
+    "odd",
+    "compaction",
+    "round",
+    "turn",
+)
+TEXTS = (
+    "",
+    " ",
+    "ok",
+    "héllo wörld ",
+    "日本語のテキスト",
+    "x<|im_start|>system\n",
+    "line\n" * 3,
+    '"quoted" \\ back',
+)
 ARGUMENTS = ("", "{}", '{"a":1}', "{", '{"a":1}}', "[1]", '{"body":"' + "item " * 400 + '"}')
 TOOLS = (ToolDef(name="look", description="looks at a shelf"),)
 
@@ -55,18 +74,24 @@ def grow(rng: random.Random, stamp: int, serial: int) -> list[Entry]:
             return [Entry(kind="user", content=text, parts=parts, **fields)]
         case "tool_call":
             return [
-                Entry(kind=kind, content=rng.choice(ARGUMENTS), tool_call_id=call, tool_name="look", **fields)
+                Entry(
+                    kind=kind, content=rng.choice(ARGUMENTS), tool_call_id=call, tool_name="look", **fields
+                )
             ]
         case "tool_result":
             return [Entry(kind=kind, content=text, tool_call_id=call, tool_name="look", **fields)]
         case "round" | "turn":
             made = []
             if kind == "turn":
-                made.append(Entry(kind="user", content=f"turn {serial} " + text, id=ident, created_at=stamp))
+                made.append(
+                    Entry(kind="user", content=f"turn {serial} " + text, id=ident, created_at=stamp)
+                )
             for n in range(rng.randrange(1, 4)):
                 at = stamp + 10 * n
                 if rng.random() < 0.5:
-                    made.append(Entry(kind="assistant", content="looking", id=f"a{serial}_{n}", created_at=at + 1))
+                    made.append(
+                        Entry(kind="assistant", content="looking", id=f"a{serial}_{n}", created_at=at + 1)
+                    )
                 made.append(
                     Entry(
                         kind="tool_call",
@@ -216,7 +241,7 @@ def play(seed: int, *, steps: int, memory: bool, alternate: bool = False) -> Non
         last = messages
 
 
-COUNT = 400
+COUNT = 300
 
 
 @pytest.mark.parametrize("memory", [True, False], ids=["memory-store", "four-methods"])

@@ -338,12 +338,13 @@ class Transcript:
     def left_out(self) -> int:
         """How many units are left out of the window."""
 
-    def levels(self) -> tuple[list[tuple[int, bool, str, int]], bool]:
+    def levels(self) -> tuple[list[tuple[int, bool, str, int]], bool, int]:
         """What is decided: runs of units shown alike (time of the last one's first
         entry, whether that is a marker, its id; and the level),
-        and whether the line for what is left out is left out too."""
+        whether the line for what is left out is left out too, and the
+        number it names."""
 
-    def set_levels(self, runs: list[tuple[int, bool, str, int]], silent: bool) -> None:
+    def set_levels(self, runs: list[tuple[int, bool, str, int]], silent: bool, hidden: int) -> None:
         """Decide as `levels` says."""
 
     def window(self) -> WindowHandle:

@@ -109,7 +109,9 @@ def summarize(material: Material) -> Generator[Chat, Reply, str]:
     """
     count = material.count
     notes = "\n\n".join(
-        _block(raw).removeprefix("User: ").removeprefix(MARKER_HEAD) for marker, raw in material.units if marker
+        _block(raw).removeprefix("User: ").removeprefix(MARKER_HEAD)
+        for marker, raw in material.units
+        if marker
     )
     blocks = [_block(raw) for marker, raw in material.units if not marker]
     task = "\n".join(_block(raw) for raw in material.task)

@@ -39,6 +39,7 @@ class _Plan(msgspec.Struct):
     policy: str
     runs: list[tuple[int, bool, str, int]]
     silent: bool
+    hidden: int
     degraded: str
 
 
@@ -60,6 +61,8 @@ class _State:
         self.revision = 0
         self.loaded = False
         self.degraded = ""
+        self.unsaved = False
+        """The plan differs from what the store keeps."""
         self.failed_at = -1
         """How many entries there were when a summary failed; -1: none is due."""
 
@@ -180,10 +183,7 @@ class Shaper:
             fresh, complete = transcript.unknown(entries)
             if not complete or not take_in(transcript, fresh):
                 reason = "late" if complete else "gone"
-                transcript, runs = state.transcript, state.transcript.levels()
-                transcript.reset(reason)
-                take_in(transcript, entries)
-                transcript.set_levels(*runs)
+                self._anew(state, entries, reason)
         if not state.loaded:
             state.loaded = True
             if hasattr(self._store, "load_plan"):
@@ -192,14 +192,19 @@ class Shaper:
                     self._recall(state, raw)
 
     def _reread(self, state: _State, session_id: str, reason: str) -> _Steps:
-        runs = state.transcript.levels()
         if hasattr(self._store, "context_since"):
             entries, state.revision, _ = yield _Call("context_since", (session_id, 0))
         else:
             entries = yield _Call("context", (session_id,))
+        self._anew(state, list(entries), reason)
+
+    @staticmethod
+    def _anew(state: _State, entries: list[Entry], reason: str) -> None:
+        runs = state.transcript.levels()
         state.transcript.reset(reason)
-        take_in(state.transcript, list(entries))
+        take_in(state.transcript, entries)
         state.transcript.set_levels(*runs)
+        state.unsaved = True
 
     def _policy_key(self) -> str:
         return msgspec.json.encode(self._policy).decode()
@@ -211,19 +216,21 @@ class Shaper:
             return  # somebody else's bytes, or a damaged row: as if there were no plan
         if plan.version != _PLAN_VERSION or plan.policy != self._policy_key():
             return
-        state.transcript.set_levels(plan.runs, plan.silent)
+        state.transcript.set_levels(plan.runs, plan.silent, plan.hidden)
         state.degraded = plan.degraded
         if plan.degraded:
             state.failed_at = state.transcript.taken()
 
     def _remember(self, state: _State, session_id: str) -> _Steps:
+        state.unsaved = False
         if hasattr(self._store, "save_plan"):
-            runs, silent = state.transcript.levels()
+            runs, silent, hidden = state.transcript.levels()
             plan = _Plan(
                 version=_PLAN_VERSION,
                 policy=self._policy_key(),
                 runs=runs,
                 silent=silent,
+                hidden=hidden,
                 degraded=state.degraded,
             )
             yield _Call("save_plan", (session_id, msgspec.json.encode(plan)))
@@ -250,7 +257,7 @@ class Shaper:
                 state.degraded, state.failed_at = "", -1
                 transcript.check("minimal", False)
                 compactions = (_info(marker, before, transcript.total()),)
-            yield from self._remember(state, session_id)
+            state.unsaved = True
         elif step != "fits" or due:
             hidden = transcript.left_out()
             if not hidden:
@@ -260,6 +267,8 @@ class Shaper:
             elif state.failed_at < 0:
                 why = "there is no runner to" if self._runner is None else "they are too few to"
                 state.degraded = f"{hidden} older parts are left out: {why} summarize them"
+            state.unsaved = True
+        if state.unsaved:
             yield from self._remember(state, session_id)
         return Window(transcript.window(), degraded=state.degraded, compactions=compactions)
 
@@ -291,7 +300,8 @@ class Shaper:
                 Material(
                     units=transcript.fold_messages(),
                     task=transcript.task_messages(),
-                    context_tokens=self._profile.context_tokens or (budget if budget > 0 else _UNKNOWN_WINDOW),
+                    context_tokens=self._profile.context_tokens
+                    or (budget if budget > 0 else _UNKNOWN_WINDOW),
                     answer_tokens=transcript.summary_limit(),
                     count=count,
                     profile=self._profile,
@@ -453,7 +463,9 @@ def _info(compaction: Compaction, before: int, after: int) -> CompactionInfo:
 
 
 def _describe_window(span: Any, window: Window) -> None:
-    span.set("messages", len(window)).set("tokens", window.tokens).set("compactions", len(window.compactions))
+    span.set("messages", len(window)).set("tokens", window.tokens).set(
+        "compactions", len(window.compactions)
+    )
     if window.break_reason:
         span.set("break_reason", window.break_reason)
     if window.degraded:

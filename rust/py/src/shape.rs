@@ -234,7 +234,10 @@ impl Transcript {
 
     fn task_messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let messages = self.lock(py).task_messages();
-        messages.into_iter().map(|json| PyBytes::new(py, &json)).collect()
+        messages
+            .into_iter()
+            .map(|json| PyBytes::new(py, &json))
+            .collect()
     }
 
     fn summary_limit(&self, py: Python<'_>) -> usize {
@@ -259,14 +262,22 @@ impl Transcript {
         self.lock(py).left_out()
     }
 
-    fn levels(&self, py: Python<'_>) -> (Vec<(i64, bool, String, u8)>, bool) {
+    fn levels(&self, py: Python<'_>) -> (Vec<(i64, bool, String, u8)>, bool, usize) {
         let inner = self.lock(py);
         let runs = inner.levels();
-        let runs = runs.into_iter().map(|run| (run.created_at, run.marker, run.id, run.level as u8));
-        (runs.collect(), inner.silent())
+        let runs = runs
+            .into_iter()
+            .map(|run| (run.created_at, run.marker, run.id, run.level as u8));
+        (runs.collect(), inner.silent(), inner.hidden())
     }
 
-    fn set_levels(&self, py: Python<'_>, runs: Vec<(i64, bool, String, u8)>, silent: bool) -> PyResult<()> {
+    fn set_levels(
+        &self,
+        py: Python<'_>,
+        runs: Vec<(i64, bool, String, u8)>,
+        silent: bool,
+        hidden: usize,
+    ) -> PyResult<()> {
         let runs: Vec<Run> = runs
             .into_iter()
             .map(|(created_at, marker, id, level)| Run {
@@ -281,7 +292,9 @@ impl Transcript {
                 },
             })
             .collect();
-        self.counting(py, |inner, counter| inner.set_levels(counter, &runs, silent))
+        self.counting(py, |inner, counter| {
+            inner.set_levels(counter, &runs, silent, hidden)
+        })
     }
 
     fn window(&self, py: Python<'_>) -> PyResult<WindowHandle> {

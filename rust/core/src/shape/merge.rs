@@ -52,7 +52,9 @@ impl Transcript {
         if options.system_role {
             merger.out.append(&self.head);
         } else if !self.head_text.is_empty() {
-            merger.waiting.push(Part::Text(Cow::Owned(self.head_text.clone())));
+            merger
+                .waiting
+                .push(Part::Text(Cow::Owned(self.head_text.clone())));
         }
         for messages in [&*log, &open] {
             for index in 0..messages.len() {

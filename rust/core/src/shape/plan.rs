@@ -213,7 +213,10 @@ pub fn decide(costs: &[Cost], room: &Room, means: Means) -> Result<Plan, Overflo
         .collect();
     let markers = (border..costs.len()).filter(|index| costs[*index].marker);
     // A unit that is left out already has its text still to be told.
-    let freed: usize = older.iter().map(|index| costs[*index].at(state.levels[*index])).sum();
+    let freed: usize = older
+        .iter()
+        .map(|index| costs[*index].at(state.levels[*index]))
+        .sum();
     let hidden = older.iter().any(|index| state.levels[*index] == Level::Out);
 
     let stubs_suffice = state.total() <= room.target / 2
@@ -232,7 +235,11 @@ pub fn decide(costs: &[Cost], room: &Room, means: Means) -> Result<Plan, Overflo
         }
     }
     if !state.folding && !stubs_suffice {
-        let goal = if means == Means::LeaveOut { room.target / 2 } else { room.target };
+        let goal = if means == Means::LeaveOut {
+            room.target / 2
+        } else {
+            room.target
+        };
         for index in &older {
             if state.total() <= goal {
                 break;
@@ -248,7 +255,9 @@ pub fn decide(costs: &[Cost], room: &Room, means: Means) -> Result<Plan, Overflo
     separate(costs, &mut state.levels, &mut state.folded, state.folding);
     let silent = state.total() > room.budget;
     Ok(Plan {
-        fold: (0..costs.len()).filter(|index| state.folded[*index]).collect(),
+        fold: (0..costs.len())
+            .filter(|index| state.folded[*index])
+            .collect(),
         levels: state.levels,
         silent,
     })
@@ -277,7 +286,11 @@ fn squeeze(state: &mut State<'_>, rest: &[usize], firsts: &[usize], last: Option
             .iter()
             .map(|index| state.costs[*index].at(state.levels[*index]))
             .sum::<usize>();
-    let goal = if floor > target { state.room.budget } else { target };
+    let goal = if floor > target {
+        state.room.budget
+    } else {
+        target
+    };
     if let Some(last) = last {
         if state.total() <= goal {
             return;

@@ -60,7 +60,8 @@ impl Transcript {
             counter,
             names: &mut self.names,
         };
-        let line = context.count_name(&line_text(1_000_000)) + context.count_name("user") + PER_MESSAGE;
+        let line =
+            context.count_name(&line_text(1_000_000)) + context.count_name("user") + PER_MESSAGE;
         // A window that must begin with the user may need a message for it.
         let opening = if options.alternate {
             context.count_name(START) + context.count_name("user") + PER_MESSAGE
@@ -101,7 +102,11 @@ impl Transcript {
             return Ok(Step::Fits);
         }
         if !again {
-            let shown = if self.merges() { self.merged_tokens(counter) } else { tokens };
+            let shown = if self.merges() {
+                self.merged_tokens(counter)
+            } else {
+                tokens
+            };
             if shown <= self.options.budget {
                 return Ok(Step::Fits);
             }
@@ -122,7 +127,12 @@ impl Transcript {
         } else {
             Step::Shortened
         };
-        let changed = plan.levels.iter().zip(&before).filter(|(new, old)| new != old).count();
+        let changed = plan
+            .levels
+            .iter()
+            .zip(&before)
+            .filter(|(new, old)| new != old)
+            .count();
         if changed > 0 {
             self.reasons.push(
                 match step {
@@ -136,14 +146,18 @@ impl Transcript {
             );
         }
         self.silent = plan.silent;
-        self.apply(counter, &plan.levels);
+        self.apply(counter, &plan.levels, true);
         Ok(step)
     }
 
     /// Tokens of the window as it stands.
     pub fn total(&mut self, counter: &dyn Counter) -> usize {
         let tokens = self.settle(counter);
-        if self.merges() { self.merged_tokens(counter) } else { tokens }
+        if self.merges() {
+            self.merged_tokens(counter)
+        } else {
+            tokens
+        }
     }
 
     /// Plans a fold whatever the room: everything before the tail. False: there is nothing to fold.
@@ -159,7 +173,9 @@ impl Transcript {
             .filter(|index| *index < border || costs[*index].marker)
             .filter(|index| Some(*index) != newest && !firsts.contains(index))
             .collect();
-        let only_marker = fold.iter().all(|index| self.units[*index].kind == UnitKind::Marker);
+        let only_marker = fold
+            .iter()
+            .all(|index| self.units[*index].kind == UnitKind::Marker);
         if only_marker {
             self.pending_plan = None;
             return false;
@@ -236,7 +252,9 @@ impl Transcript {
         at.dedup();
         at.into_iter()
             .filter(|index| {
-                self.pending_plan.as_ref().is_none_or(|plan| !plan.fold.contains(index))
+                self.pending_plan
+                    .as_ref()
+                    .is_none_or(|plan| !plan.fold.contains(index))
             })
             .map(|index| {
                 let unit = &self.units[index];
@@ -279,6 +297,8 @@ impl Transcript {
             Some((at, live)) => (Some(at), Some(live)),
             None => (None, None),
         };
+        let last_folded = plan.fold.last().copied().unwrap_or(0);
+        let mut simple = true;
         let mut new_live = None;
         let mut units = Vec::with_capacity(self.units.len() - plan.fold.len() + 1);
         let mut levels = Vec::with_capacity(units.capacity());
@@ -302,6 +322,7 @@ impl Transcript {
                 }
                 continue;
             }
+            simple &= index > last_folded || unit.kind == UnitKind::User;
             if live_at == Some(index) {
                 new_live = Some(units.len());
             }
@@ -321,13 +342,17 @@ impl Transcript {
         self.known.insert(id, fingerprint(marker));
         self.taken += 1;
         self.silent = false;
-        self.reasons
-            .push(format!("over budget: {} units folded into a summary", plan.fold.len()).into());
-        self.apply(counter, &levels);
-        // Without what lay between, a late result may belong to a call that is still in view.
-        let reunited = self.units.iter().any(|unit| unit.orphan)
-            && self.units.iter().any(|unit| unit.unanswered);
-        !self.renamed && !reunited
+        self.reasons.push(
+            format!(
+                "over budget: {} units folded into a summary",
+                plan.fold.len()
+            )
+            .into(),
+        );
+        self.apply(counter, &levels, true);
+        // Without what lay between, a late result may belong to a call that is still in view, or two texts
+        // be one message: where more than a prefix went, the history is read as a new process would.
+        !self.renamed && simple
     }
 
     /// Forgets a fold that was planned.
@@ -339,7 +364,9 @@ impl Transcript {
     pub fn levels(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for unit in &self.units {
-            let Some(meta) = unit.metas.first() else { continue };
+            let Some(meta) = unit.metas.first() else {
+                continue;
+            };
             let run = Run {
                 created_at: meta.created_at,
                 marker: unit.kind == UnitKind::Marker,
@@ -360,20 +387,30 @@ impl Transcript {
 
     /// How many units are left out of the window.
     pub fn left_out(&self) -> usize {
-        self.units.iter().filter(|unit| unit.level == Level::Out).count()
+        self.units
+            .iter()
+            .filter(|unit| unit.level == Level::Out)
+            .count()
     }
 
     pub fn silent(&self) -> bool {
         self.silent
     }
 
+    /// The number the line names. It stays as it is until the next step.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
     /// Decides as a plan remembers it.
-    pub fn set_levels(&mut self, counter: &dyn Counter, runs: &[Run], silent: bool) {
+    pub fn set_levels(&mut self, counter: &dyn Counter, runs: &[Run], silent: bool, hidden: usize) {
         self.render_live(counter);
         let mut levels: Vec<Level> = self.units.iter().map(|unit| unit.level).collect();
         let mut run = runs.iter().peekable();
         for (index, unit) in self.units.iter().enumerate() {
-            let Some(meta) = unit.metas.first() else { continue };
+            let Some(meta) = unit.metas.first() else {
+                continue;
+            };
             let key = (meta.created_at, unit.kind != UnitKind::Marker, &*meta.id);
             while run
                 .peek()
@@ -390,9 +427,15 @@ impl Transcript {
         if let Some(newest) = self.last_user {
             levels[newest] = Level::Full;
         }
-        separate(&self.costs(), &mut levels, &mut vec![false; self.units.len()], false);
+        separate(
+            &self.costs(),
+            &mut levels,
+            &mut vec![false; self.units.len()],
+            false,
+        );
         self.silent = silent;
-        self.apply(counter, &levels);
+        self.hidden = hidden;
+        self.apply(counter, &levels, false);
     }
 
     /// With `always_lod`: whatever is not in the tail is shortened.
@@ -407,36 +450,33 @@ impl Transcript {
                 *level = (*level).max(Level::Stub);
             }
         }
-        let shows = |index: usize, level: Level| costs[index].at(level);
-        let changed = (0..tail).any(|index| {
-            shows(index, levels[index]) != shows(index, costs[index].level)
-        });
+        let changed = (0..tail)
+            .any(|index| levels[index] != costs[index].level && self.units[index].stub.is_some());
         if changed {
-            self.reasons.push("older entries shortened (always_lod)".into());
+            self.reasons
+                .push("older entries shortened (always_lod)".into());
         }
         self.set_unit_levels(&levels, changed);
     }
 
-    fn apply(&mut self, counter: &dyn Counter, levels: &[Level]) {
+    fn apply(&mut self, counter: &dyn Counter, levels: &[Level], recount: bool) {
         self.line = None;
         self.set_unit_levels(levels, true);
         let last_out = self.units.iter().rposition(|unit| unit.level == Level::Out);
         if let Some(at) = last_out
             && !self.silent
         {
-            let hidden: usize = self
-                .units
-                .iter()
-                .filter(|unit| unit.level == Level::Out)
-                .map(|unit| unit.full.count)
-                .sum();
+            if recount {
+                let out = self.units.iter().filter(|unit| unit.level == Level::Out);
+                self.hidden = out.map(|unit| unit.full.count).sum();
+            }
             let options = self.options.clone();
             let mut context = Context {
                 options: &options,
                 counter,
                 names: &mut self.names,
             };
-            let text = line_text(hidden);
+            let text = line_text(self.hidden);
             let mut line = Messages::default();
             line.open(Role::User);
             line.text(&text);

@@ -10,7 +10,8 @@ pub use crate::truncate::{floor_char_boundary as floor_boundary, truncate_middle
 
 /// `text` with every control-token spelling made harmless.
 pub fn neutralize(text: &str) -> Cow<'_, str> {
-    neutralize_with(text, SpecialTokens::default_set(), Style::Entity).unwrap_or(Cow::Borrowed(text))
+    neutralize_with(text, SpecialTokens::default_set(), Style::Entity)
+        .unwrap_or(Cow::Borrowed(text))
 }
 
 /// Arguments as they may stand in a history: always the text of one JSON object.
@@ -25,6 +26,7 @@ pub fn arguments(raw: &str) -> Cow<'_, str> {
 
 /// A call in the heredoc dialect. `arguments` is the text of one JSON object.
 pub fn render_call(name: &str, arguments: &str) -> String {
-    // Only arguments that are no object are refused, and those never come here.
-    render_tool_call(name, arguments).unwrap_or_default()
+    // Only arguments that are no object are refused, and those do not come here.
+    render_tool_call(name, arguments)
+        .unwrap_or_else(|_| format!("@@call {name}\n{arguments}\n@@end\n"))
 }

@@ -42,6 +42,7 @@ pub struct Transcript {
     /// The line for what is left out: behind which unit, and the message.
     pub(super) line: Option<(usize, Messages)>,
     pub(super) silent: bool,
+    pub(super) hidden: usize,
     pub(super) head: Arc<Messages>,
     pub(super) head_text: String,
     pub(super) tools_tokens: usize,
@@ -71,6 +72,7 @@ impl Transcript {
             pushed: 0,
             line: None,
             silent: false,
+            hidden: 0,
             head: Arc::default(),
             head_text: String::new(),
             tools_tokens: 0,
@@ -214,7 +216,8 @@ impl Transcript {
                     let from = self.last_user.map_or(0, |at| at + 1);
                     for unit in &mut self.units[from..] {
                         if unit.reasoned.take().is_some() && unit.sent {
-                            self.reasons.push("reasoning of the last turn left out".into());
+                            self.reasons
+                                .push("reasoning of the last turn left out".into());
                         }
                     }
                     self.last_user = Some(self.units.len());
@@ -278,7 +281,11 @@ impl Transcript {
                 self.reasons.push("tool list changed".into());
             }
             self.tools_text = tools.to_owned();
-            self.tools_tokens = if tools.is_empty() { 0 } else { counter.count(tools) };
+            self.tools_tokens = if tools.is_empty() {
+                0
+            } else {
+                counter.count(tools)
+            };
         }
         if system != self.head_text {
             if self.last_window.is_some() {
@@ -310,7 +317,10 @@ impl Transcript {
         }
         let open_from = self.open_from();
         {
-            let mut log = self.log.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut log = self
+                .log
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             for index in self.pushed..open_from.max(self.pushed) {
                 push(&mut log, &mut self.units[index]);
                 if let Some((at, line)) = &self.line

@@ -81,8 +81,6 @@ pub struct Unit {
     pub messages: usize,
     pub has_calls: bool,
     pub unanswered: bool,
-    /// A result without a call to belong to.
-    pub orphan: bool,
     /// A window with it was given out.
     pub sent: bool,
 }
@@ -302,7 +300,6 @@ fn finished(
         messages: usize::from(kind == UnitKind::User),
         has_calls: false,
         unanswered: false,
-        orphan: false,
         sent: false,
     }
 }
@@ -350,9 +347,7 @@ pub fn single(context: &mut Context<'_>, record: &Record<'_>, meta: Meta) -> Uni
     let full = render(Level::Full);
     let stub = piece.has(Level::Stub).then(|| render(Level::Stub));
     let bare = piece.has(Level::Bare).then(|| render(Level::Bare));
-    let mut unit = finished(kind, vec![meta], full, stub, bare);
-    unit.orphan = record.kind == Kind::Result;
-    unit
+    finished(kind, vec![meta], full, stub, bare)
 }
 
 fn late_result(context: &Context<'_>, record: &Record<'_>) -> String {
@@ -485,7 +480,13 @@ impl<'a> Live<'a> {
         self.texts.push((meta, piece));
     }
 
-    pub fn add_call(&mut self, context: &Context<'_>, record: Record<'a>, meta: Meta, id: Arc<str>) {
+    pub fn add_call(
+        &mut self,
+        context: &Context<'_>,
+        record: Record<'a>,
+        meta: Meta,
+        id: Arc<str>,
+    ) {
         let text = match record.content {
             Cow::Borrowed(raw) => seams::arguments(raw),
             Cow::Owned(raw) => Cow::Owned(seams::arguments(&raw).into_owned()),
@@ -624,11 +625,12 @@ impl<'a> Live<'a> {
         if heredoc && !self.calls.is_empty() {
             let mut whole = text.into_owned();
             for call in &self.calls {
-                if !whole.is_empty() {
+                if !whole.is_empty() && !whole.ends_with('\n') {
                     whole.push('\n');
                 }
                 whole.push_str(&seams::render_call(&call.name, call.arguments.at(level).0));
             }
+            whole.truncate(whole.trim_end().len());
             tokens = context.count(&whole);
             text = Cow::Owned(whole);
         }

@@ -1,0 +1,26 @@
+"""What a prompt cache has to evaluate, in conversations played to the end. All figures are deterministic."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentkit_fast.stores.memory import MemoryStore
+from shaping_talks import play_long_talk, play_short_talk
+
+
+@pytest.mark.parametrize(("budget", "most"), [(8_000, 2.0), (16_000, 1.6), (32_000, 1.6), (128_000, 1.6)])
+def test_long_talk(budget: int, most: float) -> None:
+    cache, windows, _ = play_long_talk(budget, store=MemoryStore())
+    assert cache.evaluated / cache.new <= most, "prompt bytes evaluated, summaries included, per new byte"
+    assert max(cache.sizes) <= budget
+    assert sum(cache.sizes) / len(cache.sizes) >= 0.45 * (budget - budget // 4)
+    assert not any(window.degraded for window in windows)
+
+
+def test_short_talk() -> None:
+    cache, windows, _ = play_short_talk(MemoryStore())
+    assert cache.requests == 299
+    assert 1 - cache.evaluated / cache.sent >= 0.965, "share of the prompts that was reused"
+    assert cache.breaks <= 22
+    assert cache.breaks == sum(bool(window.break_reason) for window in windows), "every break is reported"
+    assert max(cache.sizes) <= 4000
