@@ -357,7 +357,8 @@ class Shaper:
         return value
 
     def _chat(self, effect: Chat) -> Reply:
-        assert self._runner is not None
+        if self._runner is None:
+            return Reply(problem="there is no runner")
         try:
             return _reply(list(self._runner.chat_stream(effect.messages, (), effect.options)))
         except Exception as error:  # noqa: BLE001 any failure of the runner is a failed summary

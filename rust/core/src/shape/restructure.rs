@@ -503,10 +503,9 @@ impl Transcript {
                 level => *level,
             };
             take_out(&mut unit.full, &old);
-            for form in [&mut unit.stub, &mut unit.bare, &mut unit.reasoned] {
-                if let Some(form) = form {
-                    take_out(form, &old);
-                }
+            let forms = [&mut unit.stub, &mut unit.bare, &mut unit.reasoned];
+            for form in forms.into_iter().flatten() {
+                take_out(form, &old);
             }
             // Nothing is shown in more detail again, so the longer form is done with.
             if shown >= Level::Stub && unit.stub.is_some() {
