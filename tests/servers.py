@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -25,7 +26,22 @@ def llama_server(
     model: Path, *, n_ctx: int = 4096, slots: int = 2, wait_s: float = 90.0, embedding: bool = False
 ) -> Iterator[str]:
     """The root URL of a llama.cpp server on loopback with `slots` windows of `n_ctx / slots` tokens."""
-    command = [sys.executable, __file__, str(model), str(n_ctx), str(slots), "1" if embedding else ""]
+    with _started(
+        "llama.cpp", str(model), str(n_ctx), str(slots), "1" if embedding else "", wait_s=wait_s
+    ) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def llama_cpp_python_server(model: Path, *, n_ctx: int = 1024) -> Iterator[str]:
+    """The root URL of llama-cpp-python's own server, on loopback."""
+    with _started("llama-cpp-python", str(model), str(n_ctx), wait_s=90.0) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _started(*arguments: str, wait_s: float) -> Iterator[str]:
+    command = [sys.executable, __file__, *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -36,7 +52,7 @@ def llama_server(
         line = process.stdout.readline().strip()
         watchdog.cancel()
         if not line.startswith("http"):
-            raise RuntimeError(f"the llama.cpp server did not start: {line!r}, exit {process.poll()}")
+            raise RuntimeError(f"the server did not start: {line!r}, exit {process.poll()}")
         yield line
     finally:
         watchdog.cancel()
@@ -64,6 +80,30 @@ def _serve_llama(model: str, n_ctx: str, slots: str, embedding: str) -> None:
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()  # until the test process is gone
+
+
+def _serve_llama_cpp_python(model: str, n_ctx: str) -> None:
+    import llama_cpp.llama_cpp as binding
+    import uvicorn
+
+    defaults = binding.llama_model_default_params
+
+    def without_extra_buffers() -> Any:
+        # Virtual machines that announce AMX but do not keep its registers end the process at the first batch.
+        params = defaults()
+        params.use_extra_bufts = False
+        return params
+
+    binding.llama_model_default_params = without_extra_buffers
+    from llama_cpp.server.app import create_app
+    from llama_cpp.server.settings import ModelSettings, ServerSettings
+
+    settings = ModelSettings(model=model, n_ctx=int(n_ctx), n_threads=1, n_threads_batch=1, verbose=False)
+    app = create_app(server_settings=ServerSettings(), model_settings=[settings])
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listener])
 
 
 @dataclass
@@ -267,4 +307,4 @@ def says(text: str, **fields: Any) -> Reply:
 
 
 if __name__ == "__main__":
-    _serve_llama(*sys.argv[1:])
+    {"llama.cpp": _serve_llama, "llama-cpp-python": _serve_llama_cpp_python}[sys.argv[1]](*sys.argv[2:])

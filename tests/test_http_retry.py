@@ -485,3 +485,48 @@ def test_the_date_form_over_the_wire() -> None:
         with runner:
             assert text_of(runner.chat_stream(HELLO)) == "good"
     assert 2.0 <= seen[0].delay_s <= 2.4
+
+
+def lost_calls(wire: Wire) -> None:
+    """Streamed, the call is left out; not streamed, it is there."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 20}
+    if wire.request.json["stream"]:
+        wire.sse(stream(usage=usage))
+        return
+    call = {"id": "k", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    wire.whole({"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": usage})
+
+
+def overflows_without_a_word(wire: Wire) -> None:
+    if wire.request.json["stream"]:
+        wire.sse(b"")
+    else:
+        message = "This model's maximum context length is 1024 tokens. However, you requested 2024 tokens"
+        wire.whole({"error": {"message": message, "code": "context_length_exceeded"}}, 400)
+
+
+def test_a_stream_that_came_to_nothing_is_asked_for_whole() -> None:
+    with WireServer(lost_calls) as wire, HttpRunner(wire.url, "m") as runner:
+        chunks = list(runner.chat_stream(HELLO))
+        assert [chunk.tool_call.name for chunk in chunks if chunk.tool_call is not None] == ["f"]
+        assert chunks[-1].finish_reason == "tool_calls"
+        assert chunks[-1].usage is not None
+        assert len(wire.posts) == 2
+        assert "stream_options" not in wire.posts[1].json
+    with WireServer(overflows_without_a_word) as wire, HttpRunner(wire.url, "m") as runner:
+        with pytest.raises(InputTooLarge) as caught:
+            list(runner.chat_stream(HELLO))
+        assert (caught.value.prompt_tokens, caught.value.context_tokens) == (2024, 1024)
+        assert len(wire.posts) == 2
+
+
+def test_an_empty_reply_is_a_reply() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 1}
+    with (
+        WireServer(lambda wire: wire.sse(stream(usage=usage))) as wire,
+        HttpRunner(wire.url, "m") as runner,
+    ):
+        chunks = list(runner.chat_stream(HELLO))
+        assert [chunk.done for chunk in chunks] == [True]
+        assert len(wire.posts) == 1

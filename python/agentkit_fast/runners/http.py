@@ -315,13 +315,15 @@ class HttpRunner:
             estimate=lambda: prompt_estimate(wire),
             window=self._known_profile().context_tokens,
         )
+        url = f"{self.api}/chat/completions"
         return exchange.stream_reply(
             context,
-            self._post(f"{self.api}/chat/completions", body, options.trace_id),
+            self._post(url, body, options.trace_id),
             max_tokens=options.max_tokens,
             guard=self._guard,
             sizes=sizes,
             adapt=lambda status, said: self._adapt(body, status, said),
+            whole=lambda: self._post(url, _not_streamed(body), options.trace_id),
         )
 
     def _chat_safely(
@@ -409,6 +411,10 @@ class HttpRunner:
         body.clear()
         body.update(fresh)
         return requests.encode_body(body)
+
+
+def _not_streamed(body: dict[str, Any]) -> dict[str, Any]:
+    return {**{key: value for key, value in body.items() if key != "stream_options"}, "stream": False}
 
 
 class _Slots:

@@ -21,7 +21,7 @@ from agentkit_fast.errors import (
 )
 from agentkit_fast.messages import StreamChunk
 from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
-from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader
+from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader, reply_of_body
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
 
 __all__ = [
@@ -324,9 +324,12 @@ def stream_reply(
     guard: GuardFactory | None = None,
     sizes: Sizes | None = None,
     adapt: Any = None,
-    on_usage: Callable[[Any], None] | None = None,
+    whole: Callable[[], Send] | None = None,
 ) -> Rule:
-    """A streamed chat round: yields lists of chunks, the last of which has `done=True`."""
+    """A streamed chat round: yields lists of chunks, the last of which has `done=True`.
+
+    `whole` gives the same request not streamed: it is made once where the stream came to nothing.
+    """
     retries = _Retries(context)
     sizes = sizes or Sizes()
     started = context.now()
@@ -358,8 +361,6 @@ def stream_reply(
         usage = reader.usage(latency)
         if usage is not None:
             _check_truncation(context, usage.prompt_tokens, sizes)
-            if on_usage is not None:
-                on_usage(usage)
         if reader.empty and 0 < sizes.window < (prompt := sizes.tokens or sizes.estimate()):
             raise InputTooLarge(
                 f"{context.where} answered 200 with an empty reply to a prompt of about {prompt:,} tokens; its "
@@ -368,9 +369,29 @@ def stream_reply(
                 prompt_tokens=prompt,
                 context_tokens=sizes.window,
             )
+        if whole is not None and _came_to_nothing(reader, usage):
+            _, body = yield from ask(context, whole(), adapt)
+            latency = round((context.now() - started) * 1000)
+            try:
+                chunks = reply_of_body(body, context.where, latency, max_tokens)
+            except ErrorInStream as found:
+                raise found.error from None
+            yield chunks
+            return
         because = ended.reason if isinstance(ended, Failed) else "the server closed the connection"
         yield reader.close(latency, because=because)
         return
+
+
+def _came_to_nothing(reader: ReplyReader, usage: Any) -> bool:
+    """The stream held nothing of a reply that the server did make, or an error it had no words for.
+
+    llama-cpp-python answers 200 and closes at once where a prompt is too large; some versions of Ollama leave
+    streamed tool calls out (ollama/ollama#9632, #12557). Not streamed, both say what they have to say.
+    """
+    if not reader.empty or reader.repetition is not None:
+        return False
+    return reader.bytes == 0 or (reader.finished and usage is not None and usage.completion_tokens > 1)
 
 
 def _read_reply(context: Context, reader: ReplyReader) -> Rule:
