@@ -21,7 +21,7 @@ from agentkit_fast import (
 )
 from agentkit_fast.protocols import TokenCounter
 from agentkit_fast.runners.http import HttpRunner
-from servers import Wire, WireServer
+from servers import Wire, WireServer, stream
 
 
 def llama_tokenize(wire: Wire) -> None:
@@ -126,13 +126,29 @@ def test_learning_begins_with_bytes_by_four() -> None:
 
 def test_learning_from_dense_text() -> None:
     counter = LearningCounter()
-    digits = "0123456789" * 100
-    counter.observe([digits], 1010)  # one token a digit, ten for the template
-    assert counter.count(digits) >= 996
+    digits = "0123456789" * 300
+    counter.observe([digits], 3010)  # one token a digit, ten for the template
+    assert counter.count(digits) >= 2996
     assert counter.count("12345678") == 8
     before = counter.count(digits)
-    counter.observe([digits], 300)
+    counter.observe([digits], 900)
     assert counter.count(digits) == before, "it never goes down"
+
+
+def test_the_runner_learns_from_usage() -> None:
+    digits = "0123456789" * 300
+
+    def reply(wire: Wire) -> None:
+        tokens = 10 + sum(len(message["content"]) for message in wire.request.json["messages"])
+        wire.sse(stream({"content": "a"}, usage={"prompt_tokens": tokens, "completion_tokens": 1}))
+
+    with WireServer(reply) as wire, HttpRunner(wire.url, "m") as runner:
+        counter = runner.profile.counter
+        assert counter.count(digits) == 750
+        list(runner.chat_stream([Message(role="user", content=digits)]))
+        assert counter.count(digits) >= 2996
+        assert counter.count_prompt([digits]) >= 3010
+        assert runner.profile.counter is counter
 
 
 def test_a_short_prompt_does_not_spoil_the_ratio() -> None:

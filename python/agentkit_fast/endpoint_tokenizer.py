@@ -148,8 +148,8 @@ def _repaired(text: str) -> str:
     return repair_text(text)
 
 
-# Below this many bytes a prompt says more about the template than about the text.
-_ENOUGH_BYTES = 512
+# Below this many bytes a prompt says more about the template, or a gateway's own system prompt, than about the text.
+_ENOUGH_BYTES = 2048
 
 
 class LearningCounter:

@@ -13,9 +13,9 @@ from typing import Any, Self
 import msgspec
 
 from agentkit_fast._unicode import repair_text
-from agentkit_fast.endpoint_tokenizer import EndpointTokenizer
+from agentkit_fast.endpoint_tokenizer import EndpointTokenizer, LearningCounter
 from agentkit_fast.errors import RunnerError
-from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef
+from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef, Usage
 from agentkit_fast.protocols import RunnerProfile
 from agentkit_fast.runners._http import discovery, exchange, profiles, safe_prompt, tokenizing
 from agentkit_fast.runners._http import request as requests
@@ -26,7 +26,7 @@ from agentkit_fast.runners._http.profiles import Provider
 from agentkit_fast.runners._http.relay import relay, to_sse
 from agentkit_fast.runners._http.reply import ErrorInStream, reply_of_body
 from agentkit_fast.runners._http.retry import RetryEvent, RetryPolicy
-from agentkit_fast.runners._http.sizes import prompt_estimate, prompt_floor
+from agentkit_fast.runners._http.sizes import prompt_estimate, prompt_floor, prompt_texts
 
 __all__ = ["HttpRunner", "Provider", "RetryEvent", "relay", "to_sse"]
 
@@ -104,6 +104,7 @@ class HttpRunner:
         self._adapted: set[str] = set()
         self._found: discovery.Found | None = None
         self._finding = threading.Lock()
+        self._learned = LearningCounter()
         self._safe_prompts = safe_prompts
         if safe_prompts and self._provider is None:
             self._provider = profiles.by_name("llama.cpp")
@@ -285,8 +286,14 @@ class HttpRunner:
         return discovery.discover(self._context(discovery.ASK_WITHIN_S), self._endpoint, self._provider)
 
     def _profile_of(self, found: discovery.Found) -> RunnerProfile:
-        counter = self._tokenizer if found.provider.tokenize else None
+        # Where the endpoint has no tokenizer, the next best is what it reports of each prompt.
+        counter = self._tokenizer if found.provider.tokenize else self._learned
         return found.profile(counter=counter, safe_prompts=self._safe_prompts)
+
+    def _learn(self, body: dict[str, Any], usage: Usage) -> None:
+        texts = prompt_texts(body) if usage.prompt_tokens else None
+        if texts is not None:
+            self._learned.observe(texts, usage.prompt_tokens)
 
     def _known_profile(self) -> RunnerProfile:
         """The profile as far as it is known, without asking."""
@@ -323,6 +330,7 @@ class HttpRunner:
             guard=self._guard,
             sizes=sizes,
             adapt=lambda status, said: self._adapt(body, status, said),
+            on_usage=None if self.provider.tokenize else lambda usage: self._learn(body, usage),
             whole=lambda: self._post(url, _not_streamed(body), options.trace_id),
         )
 

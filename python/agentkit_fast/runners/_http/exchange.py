@@ -19,7 +19,7 @@ from agentkit_fast.errors import (
     RunnerError,
     StreamInterrupted,
 )
-from agentkit_fast.messages import StreamChunk
+from agentkit_fast.messages import StreamChunk, Usage
 from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
 from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader, reply_of_body
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
@@ -192,7 +192,7 @@ def _read_all(context: Context, limit: int, *, lenient: bool = False) -> Rule:
     pieces: list[bytes] = []
     size = 0
     while True:
-        data = yield Read()
+        data = yield Read() if context.deadline is None else Read(max(0.001, context.remaining()))
         if isinstance(data, Failed):
             if lenient:
                 return b"".join(pieces)
@@ -325,6 +325,7 @@ def stream_reply(
     sizes: Sizes | None = None,
     adapt: Any = None,
     whole: Callable[[], Send] | None = None,
+    on_usage: Callable[[Usage], None] | None = None,
 ) -> Rule:
     """A streamed chat round: yields lists of chunks, the last of which has `done=True`.
 
@@ -361,6 +362,8 @@ def stream_reply(
         usage = reader.usage(latency)
         if usage is not None:
             _check_truncation(context, usage.prompt_tokens, sizes)
+            if on_usage is not None:
+                on_usage(usage)
         if reader.empty and 0 < sizes.window < (prompt := sizes.tokens or sizes.estimate()):
             raise InputTooLarge(
                 f"{context.where} answered 200 with an empty reply to a prompt of about {prompt:,} tokens; its "

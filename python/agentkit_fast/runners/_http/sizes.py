@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["prompt_estimate", "prompt_floor", "text_of"]
+import msgspec
+
+__all__ = ["prompt_estimate", "prompt_floor", "prompt_texts", "text_of"]
 
 # Ordinary text has 2 to 5 characters a token in every vocabulary measured; only runs of one character
 # (indentation, rules of dashes) go into long tokens, so they are cut short before counting.
@@ -28,6 +30,21 @@ def text_of(message: dict[str, Any]) -> Iterable[str]:
         function = call.get("function", {}) if isinstance(call, dict) else {}
         yield str(function.get("name", ""))
         yield str(function.get("arguments", ""))
+
+
+def prompt_texts(body: dict[str, Any]) -> list[str] | None:
+    """The texts a request's prompt is made of, tools included; `None` where there are images among them."""
+    texts = []
+    for message in body["messages"]:
+        content = message.get("content")
+        if isinstance(content, list) and any(
+            not isinstance(part, dict) or part.get("type") != "text" for part in content
+        ):
+            return None
+        texts.append("".join(text_of(message)))
+    if "tools" in body:
+        texts.append(msgspec.json.encode(body["tools"]).decode())
+    return texts
 
 
 def prompt_estimate(messages: list[dict[str, Any]]) -> int:
