@@ -85,12 +85,12 @@ def compare(ours: GgufTokenizer, theirs: LlamaVocab, texts: list[str]) -> tuple[
 
 def test_exact(pair: tuple[GgufTokenizer, LlamaVocab], record_property: Any) -> None:
     ours, theirs = pair
-    texts = [*WRITTEN, *random_texts(5, 3000, spellings(ours)), *sources(700_000)]
+    texts = [*WRITTEN, *random_texts(5, 2000, spellings(ours)), *sources(400_000)]
     tokens, wrong = compare(ours, theirs, texts)
     record_property("tokens", tokens)
     print(f"{ours!r}: {len(texts)} documents, {tokens} tokens, {len(wrong)} differences")
     assert not wrong, wrong[:5]
-    assert tokens > 400_000
+    assert tokens > 250_000
 
 
 def test_every_token_comes_back(pair: tuple[GgufTokenizer, LlamaVocab]) -> None:
@@ -131,7 +131,8 @@ def test_special_tokens_have_llama_cpps_kinds(pair: tuple[GgufTokenizer, LlamaVo
     }
     assert ours.bos_id == api.llama_vocab_bos(theirs.vocab)
     assert ours.eos_id == api.llama_vocab_eos(theirs.vocab)
-    assert ours.eot_id == api.llama_vocab_eot(theirs.vocab)
+    # Which of several end-of-turn spellings llama.cpp takes follows the order of a hash table.
+    assert {ours.eot_id, api.llama_vocab_eot(theirs.vocab)} <= ours.eog_ids
     assert ours.add_bos == api.llama_vocab_get_add_bos(theirs.vocab)
     assert ours.add_eos == api.llama_vocab_get_add_eos(theirs.vocab)
 
@@ -194,12 +195,18 @@ sys.exit("\\n".join(wrong[:5]) or None)
 """
 
 
-@pytest.mark.parametrize("name", RULES)
+# The rules of the models most in use run always; the others take a process each and are marked slow.
+ALWAYS = {"default", "deepseek-v3", "gpt-2", "gpt-4o", "kimi-k2", "llama-bpe", "qwen2", "qwen35", "tekken"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in RULES]
+)
 def test_every_pre_tokenizer(name: str, smollm2_path: Path, tmp_path: Path) -> None:
     """In a process of its own: a pattern of llama.cpp that fails ends the process."""
     pytest.importorskip("llama_cpp")
     path = renamed(smollm2_path, tmp_path / "vocab.gguf", name)
-    code = COMPARE.format(tests=str(Path(__file__).parent), path=str(path), name=name, count=400)
+    code = COMPARE.format(tests=str(Path(__file__).parent), path=str(path), name=name, count=120)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stderr[-3000:]
