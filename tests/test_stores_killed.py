@@ -1,6 +1,6 @@
 """Killed at any instant: what was reported as stored is there, once, and the file opens.
 
-Every test here ends its worker with SIGKILL, again and again, at random moments: 250 kills in all by
+Every test here ends its worker with SIGKILL, again and again, at random moments: 290 kills in all by
 default, ten times as many with AGENTKIT_KILLS=10.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkit_fast import Entry, SQLiteStore
+from agentkit_fast import Entry, ScriptedRunner, SQLiteStore
 from agentkit_fast.stores.sqlite import schema
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -219,3 +219,54 @@ def test_the_very_first_opening(worker: Worker, tmp_path: Path) -> None:
             if told[-1][0] in ("shown", "end"):
                 assert found
             store.append("s", Entry(kind="user", content="goes on"))
+
+
+def test_turns(worker: Worker, tmp_path: Path) -> None:
+    """Killed in the middle of turns: no tool that must not run twice does, and the next turn goes on."""
+    from kill_worker import make_session
+
+    path = tmp_path / "s.db"
+    effects = Path(f"{path}.effects")
+    chance = random.Random(5)
+    unknown = 0
+    for seed in range(40 * TIMES):
+        told = worker.run("turn", path, seed, after=chance.randrange(2, 12), then_s=chance.random() * 0.006)
+        results = {line[1] for line in told if line[0] == "result"}
+        with SQLiteStore(path) as store:
+            before = {entry.id for entry in store.history("s")}
+            assert results <= before
+            left = store.open_calls("s")
+            requests: list[list[dict[str, object]]] = []
+
+            def answer(
+                messages: object, tools: object, options: object, seen: list[object] = requests
+            ) -> str:  # type: ignore[assignment]
+                seen.append([message.to_wire() for message in messages])  # type: ignore[attr-defined]
+                return "I see."
+
+            session = make_session(store, str(path), ScriptedRunner([answer]))
+            session.inject(Entry(kind="user", content="What happened?"))
+            assert session.turn().reply == "I see."
+            assert store.open_calls("s") == []
+            stored = {
+                entry.tool_call_id: entry for entry in store.history("s") if entry.kind == "tool_result"
+            }
+            for item in left:
+                # An id of a call is used once a process here, so the newest result is this call's.
+                if item.begun_at and item.call.name == "mail":
+                    unknown += 1
+                    assert "done" not in stored[item.call.id].content
+            open_ids: list[object] = []
+            for message in requests[0]:
+                if message["role"] == "tool":
+                    assert message["tool_call_id"] in open_ids
+                    open_ids.remove(message["tool_call_id"])
+                else:
+                    assert open_ids == []
+                    open_ids = [call["id"] for call in message.get("tool_calls", [])]  # type: ignore[attr-defined]
+            assert open_ids == []
+        ran = effects.read_text().split("\n") if effects.exists() else []
+        mails = [line for line in ran if line.startswith("mail")]
+        assert len(mails) == len(set(mails)), "a call ran twice"
+    sound(path)
+    assert unknown, "no kill came while a call was running"
