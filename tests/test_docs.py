@@ -36,4 +36,5 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     namespace: dict[str, object] = {"__name__": "__docs__"}
     for line, code in fences(page):
         # Line numbers in a traceback are those of the page.
-        exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        # Our own `from __future__ import annotations` is not the page's.
+        exec(compile("\n" * line + code, str(page), "exec", dont_inherit=True), namespace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 
@@ -50,6 +51,7 @@ class _Session:
         "log",
         "notices",
         "open_calls",
+        "ordered",
         "parked",
         "pending",
         "plan",
@@ -58,6 +60,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}  # everything ever shown, by id
+        self.ordered: list[Entry] = []  # the same, in the order of history
         self.visible: dict[str, Entry] = {}
         self.cleared: set[str] = set()
         self.log: list[tuple[bool, str] | None] = []  # (appeared?, id)
@@ -76,6 +79,7 @@ class _Session:
     def show(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
         self.visible[entry.id] = entry
+        self.place(entry)
         self.log.append((True, entry.id))
         self.last_stamp = max(self.last_stamp, entry.created_at)
         if self.notices and entry.kind in ANSWERS:
@@ -88,6 +92,13 @@ class _Session:
                 if self.entries[entry_id].tool_call_id == entry.tool_call_id:
                     del self.open_calls[entry_id]
                     break
+
+    def place(self, entry: Entry) -> None:
+        """Put an entry where it belongs in `ordered`: nearly always at the end."""
+        if self.ordered and order(entry) < order(self.ordered[-1]):
+            insort(self.ordered, entry, key=order)
+        else:
+            self.ordered.append(entry)
 
     def hide(self, entry_id: str) -> None:
         del self.visible[entry_id]
@@ -235,14 +246,16 @@ class MemoryStore:
             for entry_id in (before, after):
                 if entry_id and entry_id not in session.entries:
                     raise StoreError(f"MemoryStore: the session has no entry {entry_id!r} to page from")
-            found = sorted(session.entries.values(), key=order)
+            start, end = 0, len(session.ordered)
             if before:
-                found = found[: found.index(session.entries[before])]
+                end = bisect_left(session.ordered, order(session.entries[before]), key=order)
             if after:
-                found = found[found.index(session.entries[after]) + 1 :]
-            if limit > 0:
-                found = found[:limit] if after else found[-limit:]
-            return [copy(entry) for entry in found]
+                start = bisect_right(session.ordered, order(session.entries[after]), key=order)
+            if limit > 0 and after:
+                end = min(end, start + limit)
+            elif limit > 0:
+                start = max(start, end - limit)
+            return [copy(entry) for entry in session.ordered[start:end]]
 
     def sessions(self) -> list[str]:
         """Ids of all sessions, in order of first use."""
@@ -516,6 +529,7 @@ def _restore(session: _Session, record: jsonl.Record) -> None:
             session.pending[entry.id] = entry
             return
         session.entries[entry.id] = entry
+        session.place(entry)
         if record.state == _SHOWN:
             session.visible[entry.id] = entry
         elif record.state == _CLEARED:
