@@ -108,8 +108,8 @@ def test_text_that_is_not_its_own_is_the_same_object(text: str) -> None:
 
 
 words = st.sampled_from(
-    ["", "a", "b c", "x,y", "k=v", "a:b", "{", "}", "[1]", "1", "-0", "1e5", "true", "null", "\n", '"', "\\", " x", "x ",
-     "日本", "\t", "[2]a", "{a:1}", "/", "\x7f"]
+    ["", "a", "b c", "x,y", "k=v", "a:b", "{", "}", "[1]", "1", "-0", "1e5", "true", "null", "\n", '"', "\\",
+     " x", "x ","日本", "\t", "[2]a", "{a:1}", "/", "\x7f"]
 ) | st.text(max_size=6)  # fmt: skip
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words

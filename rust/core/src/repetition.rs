@@ -5,11 +5,8 @@
 //! lines that differ only in a number are a cycle too; ordinary lists and logs look like that as well, so
 //! it asks for far more copies, and for numbers that count (see [`is_counting`]).
 //!
-//! Cost: an anchor byte of the newest text, the rarest of a few, is looked up backwards by `memrchr`;
-//! only where the eight newest bytes recur as well is the common stretch measured. The work of one check
-//! is bounded: text built to defeat the anchor falls back to a Z-function.
-
-use memchr::memrchr;
+//! Cost: four of the newest bytes are looked up backwards, 32 places at a time; only where they recur is the common stretch measured. The work of one
+//! check is bounded: text built to defeat the anchor falls back to a Z-function.
 
 use crate::truncate::floor_char_boundary;
 
@@ -116,6 +113,8 @@ pub struct RepetitionGuard {
     keep_folded: usize,
     unchecked: usize,
     found: bool,
+    /// The options ask for cycles so short that two copies may share less than an [`Anchor`].
+    tiny: bool,
 }
 
 /// Stands for a run of digits; UTF-8 never holds this byte.
@@ -127,10 +126,8 @@ const COUNTING_SPAN: usize = 1024;
 /// Lines of code or data that count are ordinary for longer.
 const COUNTING_REPS_CODE: usize = 64;
 
-/// The shortest stretch that two places must share before it is measured.
+/// What measuring one stretch costs besides its length, in bytes compared.
 const PROBE: usize = 8;
-/// How far back from the end an anchor byte is chosen.
-const ANCHOR_REACH: usize = 24;
 /// Bytes that one check may compare before it falls back to the Z-function.
 const COMPARE_BUDGET: usize = 32 * 1024;
 
@@ -149,6 +146,8 @@ impl RepetitionGuard {
         } = options;
         let exact = (max_period * min_reps).max(min_span).max(short_span) + max_period;
         let counting = (COUNTING_REPS + 1) * max_period;
+        let shared = |span: usize| span - span / min_reps;
+        let least = shared(min_span.max(min_reps * options.min_period)).min(shared(short_span));
         Ok(Self {
             options,
             text: Vec::new(),
@@ -157,6 +156,7 @@ impl RepetitionGuard {
             keep_folded: exact.max(counting) + 2 * check_every,
             unchecked: 0,
             found: false,
+            tiny: least < Anchor::WIDTH,
         })
     }
 
@@ -209,24 +209,25 @@ impl RepetitionGuard {
 
     /// Appends the newest `count` bytes of `text` to `folded`.
     fn fold(&mut self, count: usize) {
-        let start = self.text.len() - count;
-        let mut in_number = start > 0 && self.text[start - 1].is_ascii_digit();
-        // Digits are rare in most text: copy up to the next one.
-        let mut rest = &self.text[start..];
-        while !rest.is_empty() {
-            if in_number {
-                let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-                rest = &rest[digits..];
-                in_number = rest.is_empty();
+        let (old, new) = self.text.split_at(self.text.len() - count);
+        let mut in_number = old.last().is_some_and(u8::is_ascii_digit);
+        for chunk in new.chunks(64) {
+            if !has_digit(chunk) {
+                self.folded.extend_from_slice(chunk);
+                in_number = false;
                 continue;
             }
-            let plain = first_digit(rest);
-            self.folded.extend_from_slice(&rest[..plain]);
-            rest = &rest[plain..];
-            if !rest.is_empty() {
-                self.folded.push(NUMBER);
-                in_number = true;
+            let mut end = self.folded.len();
+            self.folded.resize(end + chunk.len(), 0);
+            // Without a branch, because digits among letters (a hex dump) cannot be predicted: a digit
+            // after a digit is overwritten by what follows it.
+            for byte in chunk {
+                let digit = byte.is_ascii_digit();
+                self.folded[end] = if digit { NUMBER } else { *byte };
+                end += usize::from(!(digit & in_number));
+                in_number = digit;
             }
+            self.folded.truncate(end);
         }
     }
 
@@ -245,28 +246,29 @@ impl RepetitionGuard {
 
     fn look(&self) -> Option<Cycle> {
         let options = &self.options;
-        let exact = smallest_period(
-            &self.text,
-            options.max_period,
-            self.keep,
-            |period, length| {
-                let copies = length / period;
-                if copies < options.min_reps {
-                    return false;
-                }
-                let span = copies * period;
-                if span > options.short_span {
-                    return true;
-                }
-                period >= options.min_period
-                    && span >= options.min_span
-                    && !ornamental(&self.text[self.text.len() - period..])
-            },
-        );
+        let accept = |period: usize, length: usize| {
+            let copies = length / period;
+            if copies < options.min_reps {
+                return false;
+            }
+            let span = copies * period;
+            if span > options.short_span {
+                return true;
+            }
+            period >= options.min_period
+                && span >= options.min_span
+                && !ornamental(last(&self.text, period))
+        };
+        let exact = if self.tiny {
+            by_z_function(last(&self.text, self.keep), options.max_period, accept)
+        } else {
+            smallest_period(&self.text, options.max_period, self.keep, accept)
+        };
         if let Some((period, length)) = exact {
             return Some(Cycle::Exact { period, length });
         }
         let folded = &self.folded;
+        memchr::memchr(NUMBER, last(folded, options.max_period))?;
         let counted = smallest_period(
             folded,
             options.max_period,
@@ -364,40 +366,34 @@ enum Cycle {
     Counting { folded_period: usize },
 }
 
-/// Only white space and the characters rules and frames are drawn with: ordinary up to `short_span`,
-/// however wide the table is.
+/// Ordinary up to `short_span`, however wide it is: only white space and the characters rules and frames
+/// are drawn with, or one character in lines (zeros in a wrapped dump).
 fn ornamental(cycle: &[u8]) -> bool {
     // A cycle may begin inside a character; turned round it is whole, and the question is the same.
     let twice = [cycle, cycle].concat();
-    String::from_utf8_lossy(&twice).chars().all(|c| {
-        c.is_whitespace()
-            || matches!(
+    let twice = String::from_utf8_lossy(&twice);
+    let mut marks = twice
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != char::REPLACEMENT_CHARACTER);
+    let Some(first) = marks.clone().next() else {
+        return true;
+    };
+    marks.clone().all(|c| c == first)
+        || marks.all(|c| {
+            matches!(
                 c,
                 '-' | '=' | '_' | '|' | '+' | ':' | '*' | '#' | '~' | '.' | ',' | '\'' | '`' | '^'
                     | '/' | '\\' | '<' | '>' | '\u{2010}'..='\u{2015}' | '•' | '·' | '…'
-                    | '\u{2500}'..='\u{259F}' | char::REPLACEMENT_CHARACTER
+                    | '\u{2500}'..='\u{259F}'
             )
-    })
+        })
 }
 
-/// Index of the first digit, or the length.
-fn first_digit(bytes: &[u8]) -> usize {
-    const BLOCK: usize = 32;
-    let mut at = 0;
-    for block in bytes.chunks_exact(BLOCK) {
-        // One pass without a branch: the compiler turns it into vector code.
-        if block
-            .iter()
-            .fold(false, |any, byte| any | byte.is_ascii_digit())
-        {
-            break;
-        }
-        at += BLOCK;
-    }
-    at + bytes[at..]
+fn has_digit(bytes: &[u8]) -> bool {
+    // No early exit, so that the compiler makes vector code of it.
+    bytes
         .iter()
-        .position(u8::is_ascii_digit)
-        .unwrap_or(bytes.len() - at)
+        .fold(false, |any, byte| any | byte.is_ascii_digit())
 }
 
 /// Whether the copies of the folded `cycle` at the end of `text` are a model counting.
@@ -444,7 +440,11 @@ impl CycleKind {
             b',' | b';' => !matches!(two[1], b' '),
             _ => false,
         });
-        let spaced = memchr::memmem::find(&ring, b"  ").is_some();
+        // Columns are aligned by blanks inside a line; those at its start only indent it.
+        let spaced = ring
+            .split(|byte| *byte == b'\n')
+            .skip(1)
+            .any(|line| memchr::memmem::find(line.trim_ascii_start(), b"  ").is_some());
         if stamped || tabular || spaced {
             return None;
         }
@@ -453,7 +453,11 @@ impl CycleKind {
             .iter()
             .filter(|byte| byte.is_ascii_alphabetic() || (0x80..NUMBER).contains(*byte))
             .count();
-        if letters * 2 < cycle.len() {
+        let blanks = cycle
+            .iter()
+            .filter(|byte| byte.is_ascii_whitespace())
+            .count();
+        if letters * 2 < cycle.len() - blanks {
             return None;
         }
         let code = cycle.iter().any(|byte| {
@@ -554,45 +558,104 @@ fn smallest_period(
     reach: usize,
     mut accept: impl FnMut(usize, usize) -> bool,
 ) -> Option<(usize, usize)> {
-    let text = &text[text.len().saturating_sub(reach)..];
+    let text = last(text, reach);
     let n = text.len();
-    if n < 2 * PROBE {
+    if n < 2 * Anchor::WIDTH {
         return None;
     }
-    let probe = &text[n - PROBE..];
-    let anchor = (n.saturating_sub(ANCHOR_REACH)..n)
-        .rev()
-        .min_by_key(|index| COMMONNESS[usize::from(text[*index])])?;
+    let anchor = Anchor::of(text);
     let mut budget = COMPARE_BUDGET;
     let mut known: Vec<(usize, usize)> = Vec::new();
-    let mut end = anchor;
-    let floor = anchor.saturating_sub(max_period);
-    while let Some(at) = memrchr(text[anchor], &text[floor..end]) {
-        end = floor + at;
-        let period = anchor - end;
-        if period + PROBE > n || &text[n - PROBE - period..n - period] != probe {
-            continue;
-        }
+    let newest = n - Anchor::WIDTH;
+    let floor = newest.saturating_sub(max_period);
+    let mut below = newest;
+    while let Some(at) = anchor.last_before(text, floor, below) {
+        below = at;
+        let period = newest - at;
         // A multiple of a period already measured has the same stretch.
         if known
             .iter()
-            .any(|(shorter, length)| period % shorter == 0 && period <= *length)
+            .any(|(shorter, length)| period.is_multiple_of(*shorter) && period <= *length)
         {
             continue;
         }
         let length = period + common_suffix(text, period);
-        if length >= 2 * period && accept(period, length) {
-            return Some((period, length));
+        if length >= 2 * period {
+            if accept(period, length) {
+                return Some((period, length));
+            }
+            // Two periods whose common stretch holds both together share a smaller one, and this is the
+            // smallest: nothing else can be found.
+            if length >= max_period + period {
+                return None;
+            }
+            if known.len() < 8 {
+                known.push((period, length));
+            }
         }
-        if length >= 2 * period && known.len() < 8 {
-            known.push((period, length));
-        }
-        budget = budget.saturating_sub(length);
+        budget = budget.saturating_sub(length - period + PROBE);
         if budget == 0 {
             return by_z_function(text, max_period, accept);
         }
     }
     None
+}
+
+/// Four of the newest bytes, some way apart, which an earlier copy must have as well.
+///
+/// Apart, because neighbours (`(self`) recur far more often; four, because text with few letters (a hex dump)
+/// then still recurs by chance once in 64 checks only.
+struct Anchor([u8; 4]);
+
+impl Anchor {
+    /// Distances from the first of the four.
+    const AT: [usize; 4] = [0, 9, 16, 21];
+    /// From the first of the four to the last.
+    const WIDTH: usize = 22;
+
+    fn of(text: &[u8]) -> Self {
+        let start = text.len() - Self::WIDTH;
+        Self(Self::AT.map(|at| text[start + at]))
+    }
+
+    /// The last index in `floor..below` where the four stand.
+    fn last_before(&self, text: &[u8], floor: usize, below: usize) -> Option<usize> {
+        const BLOCK: usize = 32;
+        let mut below = below;
+        while below >= floor + BLOCK {
+            let start = below - BLOCK;
+            if self.any_in(&text[start..below + Self::WIDTH])
+                && let Some(at) = (start..below).rev().find(|at| self.stands_at(text, *at))
+            {
+                return Some(at);
+            }
+            below = start;
+        }
+        (floor..below).rev().find(|at| self.stands_at(text, *at))
+    }
+
+    /// Whether the four stand at one of the first 32 places; branchless, so that it becomes vector code.
+    fn any_in(&self, bytes: &[u8]) -> bool {
+        let [first, second, third, fourth] = Self::AT.map(|at| &bytes[at..at + 32]);
+        let [a, b, c, d] = self.0;
+        let mut any = false;
+        for index in 0..32 {
+            any |= (first[index] == a)
+                & (second[index] == b)
+                & (third[index] == c)
+                & (fourth[index] == d);
+        }
+        any
+    }
+
+    fn stands_at(&self, text: &[u8], at: usize) -> bool {
+        Self::AT.map(|offset| text[at + offset]) == self.0
+    }
+}
+
+/// The newest `count` bytes, or all.
+fn last(text: &[u8], count: usize) -> &[u8] {
+    &text[text.len().saturating_sub(count)..]
 }
 
 /// How many of the newest bytes equal those `period` before them.
@@ -644,7 +707,7 @@ fn by_z_function(
         if length < 2 * period
             || known
                 .iter()
-                .any(|(shorter, length)| period % shorter == 0 && period <= *length)
+                .any(|(shorter, length)| period.is_multiple_of(*shorter) && period <= *length)
         {
             continue;
         }
@@ -656,31 +719,4 @@ fn by_z_function(
         }
     }
     None
-}
-
-/// Rough rank of a byte's frequency in text; the anchor is the rarest. Only speed depends on it.
-static COMMONNESS: [u8; 256] = commonness();
-
-const fn commonness() -> [u8; 256] {
-    let mut rank = [40_u8; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        rank[byte] = match byte as u8 {
-            b'a'..=b'z' => 120,
-            b'0'..=b'9' => 110,
-            b'A'..=b'Z' => 60,
-            0x80..=0xBF => 100,
-            0xE3..=0xEF => 160,
-            NUMBER => 130,
-            _ => 40,
-        };
-        byte += 1;
-    }
-    let common = b" etaoinsrhldcumfpgwybv-_.,=:()\"'/\n0";
-    let mut place = 0;
-    while place < common.len() {
-        rank[common[place] as usize] = 250 - 4 * place as u8;
-        place += 1;
-    }
-    rank
 }

@@ -4,9 +4,9 @@
 //! mismatched tag is text. Sections inside a section count as well, to a depth of [`MAX_DEPTH`].
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use memchr::{memchr, memchr_iter};
+use rustc_hash::FxHashMap;
 
 /// The name of the whole result.
 pub const OUTPUT: &str = "OUTPUT";
@@ -36,6 +36,7 @@ struct Tag<'a> {
     name: &'a str,
     start: usize,
     end: usize,
+    is_closing: bool,
     /// For an opening tag the index of the first closing tag of its name after it.
     closer: Option<usize>,
 }
@@ -56,7 +57,7 @@ pub fn capture_slots(result: &str) -> Slots<'_> {
         };
     }
     let mut tags: Vec<std::ops::Range<usize>> = Vec::with_capacity(found.len() * 2);
-    let mut at: HashMap<&str, usize> = HashMap::new();
+    let mut at: FxHashMap<&str, usize> = FxHashMap::default();
     let mut named: Vec<(&str, &str)> = Vec::new();
     for section in &found {
         tags.push(section.open..section.text.start);
@@ -95,33 +96,37 @@ pub fn section_names(text: &str) -> Vec<&str> {
 /// `text` with `{name}` replaced wherever `lookup` knows the name; borrowed where nothing is replaced.
 ///
 /// What is put in is not expanded again; every other brace stays.
-///
-/// # Errors
-/// The first of `lookup`.
-pub fn expand_slots<'t, V: AsRef<str>, E>(
+pub fn expand_slots<'t, 's>(
     text: &'t str,
-    mut lookup: impl FnMut(&str) -> Result<Option<V>, E>,
-) -> Result<Cow<'t, str>, E> {
-    let bytes = text.as_bytes();
+    lookup: impl Fn(&str) -> Option<&'s str>,
+) -> Cow<'t, str> {
     let mut out = String::new();
     let mut done = 0;
-    for open in memchr_iter(b'{', bytes) {
-        let length = name_length(&bytes[open + 1..]);
-        let end = open + 1 + length;
-        if length == 0 || bytes.get(end) != Some(&b'}') {
-            continue;
-        }
-        if let Some(value) = lookup(&text[open + 1..end])? {
+    for (open, name) in placeholders_at(text) {
+        if let Some(value) = lookup(name) {
             out.push_str(&text[done..open]);
-            out.push_str(value.as_ref());
-            done = end + 1;
+            out.push_str(value);
+            done = open + name.len() + 2;
         }
     }
     if done == 0 {
-        return Ok(Cow::Borrowed(text));
+        return Cow::Borrowed(text);
     }
     out.push_str(&text[done..]);
-    Ok(Cow::Owned(out))
+    Cow::Owned(out)
+}
+
+/// The names that stand in braces in `text`, in order.
+pub fn placeholders(text: &str) -> impl Iterator<Item = &str> {
+    placeholders_at(text).map(|(_, name)| name)
+}
+
+fn placeholders_at(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let bytes = text.as_bytes();
+    memchr_iter(b'{', bytes).filter_map(move |open| {
+        let end = open + 1 + name_length(&bytes[open + 1..]);
+        (end > open + 1 && bytes.get(end) == Some(&b'}')).then(|| (open, &text[open + 1..end]))
+    })
 }
 
 /// Every section of `text`, outer before inner.
@@ -160,7 +165,6 @@ fn sections(text: &str) -> Vec<Section<'_>> {
 fn tags(text: &str) -> Vec<Tag<'_>> {
     let bytes = text.as_bytes();
     let mut tags = Vec::new();
-    let mut closing: Vec<bool> = Vec::new();
     let mut from = 0;
     while let Some(at) = memchr(b'<', &bytes[from..]) {
         let start = from + at;
@@ -171,22 +175,21 @@ fn tags(text: &str) -> Vec<Tag<'_>> {
         from = end.max(start + 1);
         if length > 0 && bytes.get(end) == Some(&b'>') {
             from = end + 1;
-            // Only what some opening tag before it could need is kept.
             tags.push(Tag {
                 name: &text[name..end],
                 start,
                 end: end + 1,
+                is_closing,
                 closer: None,
             });
-            closing.push(is_closing);
         }
     }
-    if !closing.contains(&true) {
+    if !tags.iter().any(|tag| tag.is_closing) {
         return Vec::new();
     }
-    let mut next: HashMap<&str, usize> = HashMap::new();
+    let mut next: FxHashMap<&str, usize> = FxHashMap::default();
     for index in (0..tags.len()).rev() {
-        if closing[index] {
+        if tags[index].is_closing {
             next.insert(tags[index].name, index);
         } else {
             tags[index].closer = next.get(tags[index].name).copied();

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use agentkit_core::slots as core;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -30,14 +32,19 @@ pub fn expand_slots<'py>(
     text: TextArg<'_, 'py>,
     slots: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyString>> {
-    text.try_replace_with(|text| {
-        core::expand_slots(text, |name| match slots.get_item(name)? {
-            Some(value) => Ok(Some(
-                value.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-            )),
-            None => Ok(None),
-        })
-    })
+    // Each name is looked up in Python once, however often it stands in the text.
+    let mut known: HashMap<String, Option<String>> = HashMap::new();
+    for name in core::placeholders(text.as_str()) {
+        if known.contains_key(name) {
+            continue;
+        }
+        let value = match slots.get_item(name)? {
+            Some(value) => Some(value.extract::<TextArg<'_, '_>>()?.as_str().to_owned()),
+            None => None,
+        };
+        known.insert(name.to_owned(), value);
+    }
+    Ok(text.replace_with(|text| core::expand_slots(text, |name| known.get(name)?.as_deref())))
 }
 
 #[pyfunction]
