@@ -52,6 +52,8 @@ __all__ = ["AsyncDriver", "SyncDriver"]
 
 _log = logging.getLogger("agentkit_fast.session")
 
+# What partners give back in nearly every case; the general question takes ten times as long.
+_PLAIN = frozenset({int, str, list, tuple, bool})
 # After a stop, how long running calls may still take to end by themselves: long enough for a tool that
 # looks at `cancel_requested`, short enough for a person who pressed Ctrl-C.
 GRACE_S = 2.0
@@ -69,10 +71,16 @@ class _Driver:
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
-        self.stop = threading.Event()
+        self.stop = threading.Event()  # what tools look at, too
+        self.stopping = False  # as `stop`, but as cheap to read as it is often read
         self.stopped = False  # the rules have been told
         self.stream: Any = None
         self.deadlines: dict[int, tuple[float, float]] = {}  # index -> (when, seconds)
+
+    def tell_tools(self) -> None:
+        """Set the flags that say: stop."""
+        self.stopping = True
+        self.stop.set()
 
     def close_stream(self) -> None:
         """Abort a generation from another thread, where the stream allows it.
@@ -143,14 +151,14 @@ class SyncDriver(_Driver):
                     thrown, error = error, None
                     effect = rules.throw(thrown)
                 value = None
-                if self.stop.is_set() and not self.stopped:
+                if self.stopping and not self.stopped:
                     raise TurnStopped
                 if type(effect) is Emit:
                     if leaving is None:
                         yield effect.event
                     continue
                 value = self.perform[type(effect)](effect)
-                if self.stop.is_set() and not self.stopped and type(effect) is NextChunk:
+                if self.stopping and not self.stopped and type(effect) is NextChunk:
                     raise TurnStopped
             except StopIteration as end:
                 if leaving is not None:
@@ -171,22 +179,22 @@ class SyncDriver(_Driver):
         """
         if not isinstance(caught, Exception):
             self.stopped = True
-            self.stop.set()
+            self.tell_tools()
             return TurnStopped() if isinstance(caught, GeneratorExit) else caught
-        if self.stop.is_set() and not self.stopped:
+        if self.stopping and not self.stopped:
             self.stopped = True
             return TurnStopped()
         return caught
 
     def settle(self, value: Any) -> Any:
         """A value, or what an awaitable gives, run on the loop for async code."""
-        if not inspect.isawaitable(value):
+        if value is None or type(value) in _PLAIN or not inspect.isawaitable(value):
             return value
         return wait_on_loop(value)
 
     def cancel(self) -> None:
         """Stop the turn, from any thread."""
-        self.stop.set()
+        self.tell_tools()
         self.results.put(_WAKE)
         self.close_stream()
 
@@ -259,7 +267,7 @@ class SyncDriver(_Driver):
             outcome = self.wait(self.next_deadline())
             if outcome is not None:
                 return outcome
-            if self.stop.is_set() and not self.stopped:
+            if self.stopping and not self.stopped:
                 raise TurnStopped
 
     def wait(self, until: float | None) -> Outcome | None:
@@ -287,7 +295,7 @@ class SyncDriver(_Driver):
 
     def stop_calls(self, _: StopCalls) -> list[Outcome]:
         self.stopped = True
-        self.stop.set()
+        self.tell_tools()
         self.inline = None
         for running in self.pending.values():
             if running is not None:
@@ -382,7 +390,7 @@ class AsyncDriver(_Driver):
         if self.late_cancel is not None:
             late, self.late_cancel = self.late_cancel, None
             raise late
-        if self.stop.is_set():
+        if self.stopping:
             raise TurnStopped
 
     async def awaited(self, step: Any) -> Any:
@@ -401,16 +409,16 @@ class AsyncDriver(_Driver):
                 caught = TurnStopped()
         if not isinstance(caught, Exception):
             self.stopped = True
-            self.stop.set()
+            self.tell_tools()
             return TurnStopped() if isinstance(caught, GeneratorExit) else caught
-        if self.stop.is_set() and not self.stopped:
+        if self.stopping and not self.stopped:
             self.stopped = True
             return TurnStopped()
         return caught
 
     def cancel(self) -> None:
         """Stop the turn, from any thread."""
-        self.stop.set()
+        self.tell_tools()
         self.loop.call_soon_threadsafe(self.interrupt)
 
     def interrupt(self) -> None:
@@ -535,7 +543,7 @@ class AsyncDriver(_Driver):
             return outcome
 
     async def stop_calls(self, _: StopCalls) -> list[Outcome]:
-        self.stop.set()
+        self.tell_tools()
         self.stopped = True
         tasks = dict(self.tasks)
         # An async tool ends at its next await; the thread of a sync one goes on, so it gets a moment.

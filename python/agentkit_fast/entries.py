@@ -6,7 +6,7 @@ wire. Hosts map their own rows onto entries and back.
 
 from __future__ import annotations
 
-import uuid
+import os
 from enum import StrEnum
 
 import msgspec
@@ -38,7 +38,7 @@ class EntryKind(StrEnum):
     notification = "notification"
 
 
-class EntryUsage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class EntryUsage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """What the round-trip that produced an assistant entry cost (tokens, milliseconds)."""
 
     latency_ms: int = 0
@@ -47,7 +47,7 @@ class EntryUsage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     generated: int = 0
 
 
-class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One durable record of a conversation.
 
     `created_at` is in nanoseconds and orders the history (then `id`). `parts` is the multimodal content of
@@ -133,4 +133,7 @@ class ParkedCall(msgspec.Struct, kw_only=True, frozen=True):
 
 def new_id() -> str:
     """A random UUID (version 4) in canonical form."""
-    return str(uuid.uuid4())
+    # What `uuid.uuid4` gives, at a third of its price: the loop makes several in each round.
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

@@ -48,6 +48,10 @@ class LoopGuard:
             (call.name, same_arguments(call.arguments), len(result), hash(result))
             for call, result in zip(calls, results, strict=True)
         )
+        if sign not in self._recent:  # as nearly always: nothing repeats
+            self._equal = [0] * (MAX_CYCLE + 1)
+            self._recent.append(sign)
+            return None
         found = None
         for cycle in range(1, MAX_CYCLE + 1):
             if len(self._recent) >= cycle and self._recent[-cycle] == sign:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class ContentPart(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class ContentPart(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """One piece of multimodal content: `type` is `"text"` (see `text`) or `"image_url"` (see `url`)."""
 
     type: str
@@ -116,7 +116,7 @@ class ToolDef(msgspec.Struct, kw_only=True):
         }
 
 
-class Message(msgspec.Struct, kw_only=True):
+class Message(msgspec.Struct, kw_only=True, gc=False):
     """One message of a request.
 
     `parts`, where there are any, go out instead of `content`. `reasoning` goes out as `reasoning_content`
@@ -149,7 +149,7 @@ class Message(msgspec.Struct, kw_only=True):
         return wire
 
 
-class Usage(msgspec.Struct, kw_only=True, frozen=True):
+class Usage(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """What one round-trip cost, in tokens. `prompt_tokens` includes `cached_tokens`."""
 
     prompt_tokens: int = 0
@@ -191,7 +191,7 @@ def _count(wire: dict[str, Any], key: str) -> int:
     return max(0, int(value))
 
 
-class StreamChunk(msgspec.Struct, kw_only=True):
+class StreamChunk(msgspec.Struct, kw_only=True, gc=False):
     """One step of a streamed reply.
 
     `content` and `reasoning` are new text. `tool_call` is one complete call. The last chunk has

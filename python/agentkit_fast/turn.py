@@ -69,6 +69,10 @@ __all__ = ["Rules", "Turn", "TurnPlan", "notification"]
 Rules = Generator[Effect, Any, Any]
 
 _log = logging.getLogger("agentkit_fast.turn")
+_ASSISTANT = EntryKind.assistant.value
+_NOTIFICATION = EntryKind.notification.value
+_TOOL_CALL = EntryKind.tool_call.value
+_TOOL_RESULT = EntryKind.tool_result.value
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -677,7 +681,7 @@ class Turn:
         return (
             Entry(
                 id=new_id(),
-                kind=EntryKind.assistant.value,
+                kind=_ASSISTANT,
                 content=reply.content,
                 reasoning=reply.reasoning,
                 usage=_entry_usage(reply.usage, reply.latency_ms),
@@ -714,13 +718,13 @@ class Turn:
 
 def notification(tag: str, text: str) -> Entry:
     """A word to the model about what it did."""
-    return Entry(id=new_id(), kind=EntryKind.notification.value, tag=tag, content=text)
+    return Entry(id=new_id(), kind=_NOTIFICATION, tag=tag, content=text)
 
 
 def _call_entry(item: _Call) -> Entry:
     return Entry(
         id=item.entry_id,
-        kind=EntryKind.tool_call.value,
+        kind=_TOOL_CALL,
         content=item.call.arguments,
         tool_call_id=item.call.id,
         tool_name=item.call.name,
@@ -730,7 +734,7 @@ def _call_entry(item: _Call) -> Entry:
 def _result_entry(item: _Call) -> Entry:
     return Entry(
         id=item.result_id,
-        kind=EntryKind.tool_result.value,
+        kind=_TOOL_RESULT,
         content=item.answer or "",
         tool_call_id=item.call.id,
         tool_name=item.call.name,

@@ -124,6 +124,8 @@ _TOOL_CALLS = StreamChunk(done=True, finish_reason="tool_calls")
 
 
 def _items(reply: Any) -> Iterable[Any]:
+    if type(reply) is list:
+        return reply
     if isinstance(reply, str):
         return (StreamChunk(content=reply), _STOP) if reply else (_STOP,)
     if isinstance(reply, ToolCall):
@@ -139,6 +141,8 @@ def _items(reply: Any) -> Iterable[Any]:
 
 
 def _chunk(item: Any) -> Any:
+    if type(item) is StreamChunk:
+        return item
     if _is_exception(item):
         raise item
     if isinstance(item, str):
