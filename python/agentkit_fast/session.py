@@ -447,24 +447,16 @@ class Session:
         return lambda: build(self.session_id, self._system), blocks
 
     def _plain_builder(self, native: Sequence[ToolDef]) -> Callable[[], Any]:
-        """The whole history, unshaped."""
-        from agentkit_fast import shaping
+        """The whole history, unshaped, at the cost of what is new."""
+        from agentkit_fast.shaping import ShapePolicy, Shaper
 
-        tool_format = "heredoc" if self._heredoc else "native"
-        if hasattr(shaping, "Shaper"):
-            policy = shaping.ShapePolicy(
-                tool_format=tool_format,
-                verbatim_tool_results=self._joiner,
-                max_tool_result=self._view.leave_cutting(),
-            )
-            shaper = shaping.Shaper(self.store, self.runner, policy=policy, counter=self._counter)
-            return lambda: shaper.build(self.session_id, self._system, native)
-        profile = msgspec.structs.replace(
-            self._profile, safe_prompts=self._profile.safe_prompts or self._joiner
+        policy = ShapePolicy(
+            tool_format="heredoc" if self._heredoc else "native",
+            verbatim_tool_results=self._joiner,
+            max_tool_result=self._view.leave_cutting(),
         )
-        return lambda: shaping.plain_window(
-            self.store, self.session_id, self._system, tool_format, profile=profile
-        )
+        shaper = Shaper(self.store, self.runner, policy=policy, counter=self._counter)
+        return lambda: shaper.build(self.session_id, self._system, native)
 
     def _count_window(self, window: Any) -> int:
         tokens = getattr(window, "tokens", None)
