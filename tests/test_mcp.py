@@ -354,6 +354,11 @@ def test_several_threads_at_once(server: McpServer) -> None:
     assert sorted(map(int, results)) == list(range(12))
 
 
+def test_tools_may_need_a_yes() -> None:
+    with real(approve=["add"]) as server:
+        assert {item.name for item in server.tools if item.approve} == {"add"}
+
+
 def test_as_an_async_context_manager() -> None:
     async def main() -> str:
         async with real(prefix="t_") as server:

@@ -228,6 +228,7 @@ def test_an_old_file_is_brought_up_to_date(tmp_path: Path) -> None:
 
 def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db") as store:
+        store.append("s", user("before"))
 
         def entries():  # type: ignore[no-untyped-def]
             yield user("a")
@@ -235,8 +236,54 @@ def test_an_interrupted_transaction_leaves_nothing(tmp_path: Path) -> None:
 
         with pytest.raises(KeyboardInterrupt):
             store.append_many("s", entries())
-        assert store.context("s") == []
+        assert len(store.context("s")) == 1
         store.append("s", user("b"))
+
+
+def test_an_interrupt_between_two_steps_blocks_nothing(tmp_path: Path) -> None:
+    """As a KeyboardInterrupt may leave it: a transaction that nobody ends."""
+    for path in (tmp_path / "s.db", Path(":memory:")):
+        with SQLiteStore(path) as store:
+            store.append("s", user("a"))
+            store._db.writer.execute("BEGIN IMMEDIATE")
+            if str(path) != ":memory:":
+                store._db._reader.execute("BEGIN")
+            store.append("s", user("b"))
+            assert [entry.content for entry in store.context("s")] == ["a", "b"]
+
+
+def test_what_makes_the_entries_may_use_the_store(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "s.db") as store:
+        stored = store.append_many("s", (store.append("t", user(str(n))) for n in range(3)))
+        assert store.context("s") == stored
+        store.import_(store.export("s"), session_id="copy")
+        assert store.context("copy") == stored
+
+
+def test_an_entry_of_many_megabytes(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "s.db") as store:
+        stored = store.append("s", user("é" * 30_000_000))
+        assert store.context("s")[0].content == stored.content
+
+
+def test_a_dropped_store_is_closed_quietly(tmp_path: Path) -> None:
+    script = """
+        import sys, warnings
+        warnings.simplefilter("error")
+        from agentkit_fast import Entry, SQLiteStore, StoreError
+        SQLiteStore(sys.argv[1]).append("s", Entry(kind="user", content="a"))
+        try:
+            SQLiteStore(sys.argv[1] + "/no/such")
+        except StoreError:
+            pass
+    """
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(script), str(tmp_path / "s.db")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
 
 
 # -- several processes

@@ -27,7 +27,7 @@ _MAX_LINE_CHARS = 300
 _FIRST_LOOK = 32
 
 
-class DocHit(msgspec.Struct, kw_only=True, frozen=True):
+class DocHit(msgspec.Struct, frozen=True):
     """A document that may help: a pointer, never its body.
 
     `doc_id` is stable: what the model passes to the tool that reads it. A higher `score` is better. `line`
@@ -48,7 +48,7 @@ class Finder(Protocol):
         ...
 
 
-class FinderOptions(msgspec.Struct, kw_only=True, frozen=True):
+class FinderOptions(msgspec.Struct, frozen=True):
     """How a `FinderPreparer` works.
 
     - `min_score`: hits below it are dropped. `max_hits`: mentioned in one pass, at most (0: no bound).

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class LiftRequest(msgspec.Struct, kw_only=True, frozen=True):
+class LiftRequest(msgspec.Struct, frozen=True):
     """A tool's word that its result comes later, under `correlation_id`.
 
     `ttl_s` is how many seconds to wait for it; 0: no deadline.
@@ -34,7 +34,7 @@ class LiftRequest(msgspec.Struct, kw_only=True, frozen=True):
     ttl_s: int = 0
 
 
-class ClearRequest(msgspec.Struct, kw_only=True, frozen=True):
+class ClearRequest(msgspec.Struct, frozen=True):
     """A tool's word that the notices of group `group_by` about `key` are settled."""
 
     group_by: str

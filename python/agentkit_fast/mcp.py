@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -53,6 +53,7 @@ class McpServer:
       `start_timeout_s`: for connecting and listing the tools.
     - `mask`: `{"file": "check_file"}` keeps the tool `check_file` from the model; `revalidate("file", key)` asks
       it whether a notice still holds (`RevalidatingPreparer(store, server)`).
+    - `approve`: names of tools that need a person's yes, or `True` for all of them.
     - `prefix`: put before each tool's name, where several servers have tools of one name.
     - `restart`: a server that has ended is started anew by the next call; the call it ended under is
       never repeated.
@@ -66,6 +67,7 @@ class McpServer:
         timeout_s: float = 60.0,
         start_timeout_s: float = 30.0,
         mask: Mapping[str, str] | None = None,
+        approve: bool | Collection[str] = (),
         prefix: str = "",
         restart: bool = True,
     ) -> None:
@@ -77,6 +79,7 @@ class McpServer:
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
         self._mask = dict(mask or {})
+        self._approve = approve
         self._prefix = prefix
         self._restart = restart
         self._schemas: dict[str, dict[str, Any]] = {}
@@ -303,6 +306,8 @@ class McpServer:
             function=function,
             signature=_WholeObject(),
             is_async=True,
+            approve=self._approve is True
+            or (not isinstance(self._approve, bool) and name in self._approve),
             # A tool that only reads may be run again when a crash hid its outcome.
             idempotent=bool(hints and (hints.idempotent_hint or hints.read_only_hint)),
         )

@@ -267,11 +267,12 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
     if inspect.isclass(target):
         target = target.__init__
     local: dict[str, Any] = {}
+    nested = "<locals>" in getattr(target, "__qualname__", "")
     outer: types.FrameType | None = sys._getframe(1)
     while outer is not None and outer.f_globals.get("__name__") in _OURS:
         outer = outer.f_back
     module = outer.f_globals if outer is not None else {}
-    while outer is not None and outer.f_globals is module:
+    while nested and outer is not None and outer.f_globals is module:
         if outer.f_locals is not outer.f_globals:
             local = {**outer.f_locals, **local}
         outer = outer.f_back

@@ -120,6 +120,7 @@ class SQLiteStore:
 
     def append_many(self, session_id: str, entries: Iterable[Entry]) -> list[Entry]:
         """Store several entries in one transaction, all or none; returns them as stored."""
+        entries = list(entries)  # made outside the transaction: what makes them may use this store
         with self._db.write() as connection:
             session = self._session(connection, session_id)
             before = session.revision
@@ -358,6 +359,7 @@ class SQLiteStore:
     def begin_calls(self, session_id: str, entry_ids: Iterable[str]) -> None:
         """Write down that these stored calls (ids of their entries) are about to run."""
         now = time.time_ns()
+        entry_ids = list(entry_ids)
         if not self._exists(session_id):
             return
         with self._db.write() as connection:

@@ -44,7 +44,7 @@ class Database:
         self.memory = path == ":memory:"
         self._timeout_s = timeout_s
         self._synchronous = synchronous
-        self._closed = False
+        self._closed = True
         self._abandoned: list[Any] = []
         self._open()
 
@@ -57,9 +57,11 @@ class Database:
         with self._errors():
             self.writer = self._connect()
             try:
+                self._closed = False
                 self._prepare()
                 self._reader = self.writer if self.memory else self._connect()
             except BaseException:
+                self._closed = True
                 self.writer.close()
                 raise
 
@@ -71,7 +73,11 @@ class Database:
             check_same_thread=False,
             cached_statements=256,
         )
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _look_first(self) -> None:
@@ -181,8 +187,11 @@ class Database:
         self._check()
         with self._errors(), self._write_lock:
             connection = self.writer
-            connection.execute("BEGIN IMMEDIATE")
+            if connection.in_transaction:
+                # A KeyboardInterrupt between two steps of ours left it; nothing in it was reported as stored.
+                connection.execute("ROLLBACK")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -197,10 +206,10 @@ class Database:
         self._check()
         with self._errors(), self._read_lock:
             connection = self._reader
-            inside = connection.in_transaction  # only where reader and writer are one
-            if not inside:
-                connection.execute("BEGIN")
+            inside = self.memory and connection.in_transaction  # there, reader and writer are one
             try:
+                if not connection.in_transaction:
+                    connection.execute("BEGIN")
                 yield connection
             finally:
                 if not inside and connection.in_transaction:
@@ -242,6 +251,12 @@ class Database:
                 if self._reader is not self.writer:
                     self._reader.close()
                 self.writer.close()
+
+    def __del__(self) -> None:
+        # A store that was simply dropped: nothing is lost by it, and Python need not warn.
+        if not getattr(self, "_closed", True) and self._pid == os.getpid():
+            for connection in {id(each): each for each in (self._reader, self.writer)}.values():
+                connection.close()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
