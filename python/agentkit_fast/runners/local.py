@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +19,7 @@ from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import RunnerProfile
 
 if TYPE_CHECKING:
+    from agentkit_fast.runners._local.embedding import Embedder
     from agentkit_fast.runners._local.request import Request
     from agentkit_fast.runners._local.stream import ChatStream
 
@@ -53,7 +56,13 @@ class LocalRunner:
     - `constraint`: the engine for grammars: `"llguidance"` (needs that package), `"gbnf"` (llama.cpp's
       own), `"none"` (grammars are checked but not applied), `"auto"` the first there is.
     - `n_sessions`: conversations kept live side by side; more are put aside in host memory.
+    - `state_cache`: a folder where conversations are kept for the next process, complete at `close()` or
+      normal exit, at most `state_cache_bytes`. Damaged files are ignored.
+    - `snapshot_bytes`: host memory for conversations put aside; by default an eighth of what is free, at most 2 GiB.
     - `chat_template`: Jinja source to use instead of the file's own.
+    - `repetition`: a `RepetitionGuard`'s keyword arguments, or `False` for no guard.
+    - `lora_path`, `lora_scale`: a LoRA adapter in GGUF.
+    - `on_progress(what, fraction)`: called for long work, `what` being `"load"` or `"prefill"`.
     - further keyword arguments are llama.cpp's: `n_batch`, `n_ubatch`, `n_threads_batch`, `flash_attn`,
       `type_k`, `type_v`, `swa_full`, `rope_*`, `yarn_*`, `use_mmap`, `use_mlock`, `split_mode`,
       `main_gpu`, `tensor_split`, `offload_kqv`, `op_offload`, `use_extra_bufts`.
@@ -74,7 +83,9 @@ class LocalRunner:
         state_cache: str | os.PathLike[str] | None = None,
         seed: int | None = None,
         chat_template: str | None = None,
+        repetition: Mapping[str, Any] | bool | None = None,
         snapshot_bytes: int | None = None,
+        state_cache_bytes: int = 4 << 30,
         on_progress: Callable[[str, float], Any] | None = None,
         **llama_kwargs: Any,
     ) -> None:
@@ -90,13 +101,29 @@ class LocalRunner:
         from agentkit_fast.runners._local.engine import Engine
         from agentkit_fast.runners._local.fallback import fallback_template
         from agentkit_fast.runners._local.memory import available_memory, plan_cells
+        from agentkit_fast.runners._local.replies import Replies
         from agentkit_fast.runners._local.roles import probe_template
         from agentkit_fast.runners._local.snapshots import Snapshots
+        from agentkit_fast.runners._local.state_cache import StateCache, model_key
         from agentkit_fast.runners._local.threads import choose_threads, cores
+        from agentkit_fast.text import RepetitionGuard
 
         self._seed = seed
         self._on_progress = on_progress
         self._closed = False
+        self._repetition = dict(repetition) if isinstance(repetition, Mapping) else {}
+        self._watches = repetition is not False
+        self._replies = Replies()
+        self._embedder: Embedder | None = None
+        if self._watches:
+            RepetitionGuard(**self._repetition)  # a wrong option is an error now, not at the first reply
+        refused = sorted({"clip_model_path", "mmproj", "chat_handler", "draft_model"} & llama_kwargs.keys())
+        if refused:
+            raise ValueError(
+                f"LocalRunner takes no {refused[0]}: it reads text only and drafts nothing. "
+                "For images run llama-server and use HttpRunner."
+            )
+        lora = (llama_kwargs.pop("lora_path", None), float(llama_kwargs.pop("lora_scale", 1.0)))
         llama_kwargs.pop("verbose", None)
         model_options: dict[str, Any] = {
             name: llama_kwargs.pop(name)
@@ -113,7 +140,7 @@ class LocalRunner:
         )
         try:
             model = self._model
-            self.tokenizer: Any = llama.LlamaTokenizer(model.vocab)
+            self.tokenizer: Any = _tokenizer(model)
             source = chat_template or model.chat_template
             if not source:
                 name, source = fallback_template(self.tokenizer.special_tokens)
@@ -143,6 +170,7 @@ class LocalRunner:
                     self._window,
                 )
             threads = n_threads or 1
+            flash_attn = llama_kwargs.pop("flash_attn", None)
             self._context = llama.Context(
                 model,
                 n_cells=n_cells,
@@ -151,7 +179,7 @@ class LocalRunner:
                 n_ubatch=int(llama_kwargs.pop("n_ubatch", 512)),
                 n_threads=threads,
                 n_threads_batch=int(llama_kwargs.pop("n_threads_batch", None) or threads),
-                flash_attn=llama_kwargs.pop("flash_attn", None),
+                flash_attn=flash_attn,
                 options=llama_kwargs,
             )
         except BaseException:
@@ -161,8 +189,26 @@ class LocalRunner:
             threads, measured = choose_threads(self._context, 0)
             self._context.set_threads(threads, threads)
             log.info("%d threads chosen; seconds per token: %s", threads, measured)
+        if lora[0] is not None:
+            try:
+                self._context.apply_lora(lora[0], lora[1])
+            except BaseException:
+                self._context.close()
+                self._model.close()
+                raise
         self._context.reset_evaluated()
         self._n_threads = threads
+        disk = None
+        if state_cache is not None:
+            # What a state depends on beside the weights: how it was computed and how it is laid out.
+            settings = {
+                "lora": lora,
+                "options": llama_kwargs,
+                "flash_attn": flash_attn,
+                "version": llama.version(),
+            }
+            key = model_key(model, state_cache, settings)
+            disk = StateCache(state_cache, key, state_cache_bytes)
         limit = snapshot_bytes if snapshot_bytes is not None else min(2 << 30, memory // 8)
         self._engine = Engine(
             model,
@@ -170,8 +216,9 @@ class LocalRunner:
             window=self._window,
             n_sequences=n_sequences,
             encode_text=self._encoder.encode_text,
-            snapshots=Snapshots(limit),
+            snapshots=Snapshots(limit, disk),
         )
+        _close_at_exit(self)
         self.profile = RunnerProfile(
             native_tools=True,
             grammar=True,
@@ -246,13 +293,33 @@ class LocalRunner:
         from agentkit_fast.runners._local.request import Request, TurnRecord
         from agentkit_fast.runners._local.roles import conform
         from agentkit_fast.runners._local.sampling import Sampling
+        from agentkit_fast.runners._local.tools import offer, response_grammar, with_instruction
+        from agentkit_fast.text import RepetitionGuard
 
         if self._closed:
             raise RunnerError("This LocalRunner is closed.")
         options = options or ChatOptions()
         sampling = Sampling.from_options(options, self._seed)
         shaped = conform(list(getattr(messages, "messages", messages)), self._rules)
-        prompt = self._encoder.encode(shaped, enable_thinking=options.enable_thinking)
+        for message in shaped:
+            if message.get("role") == "assistant" and isinstance(message["content"], str):
+                message["content"] = self._replies.as_written(message["content"])
+        gbnf, calls = options.grammar, None
+        offered = offer(tools, options, self._rules)
+        if offered.instruction:
+            shaped = with_instruction(shaped, offered.instruction, self._rules)
+        if offered.parser is not None:
+            calls = offered.parser()
+            gbnf = gbnf or offered.grammar
+        if not gbnf and options.response_format is not None:
+            gbnf = response_grammar(options.response_format)
+        plan = self._constraints.plan(gbnf)
+        prompt = self._encoder.encode(
+            shaped,
+            tools=offered.rendered,
+            enable_thinking=options.enable_thinking,
+            **options.extra.get("chat_template_kwargs", {}),
+        )
         ids = prompt.ids
         vocab = self._model.vocab
         if vocab.add_bos and vocab.bos >= 0 and (not len(ids) or ids[0] != vocab.bos):
@@ -261,8 +328,8 @@ class LocalRunner:
             raise ValueError("There is nothing to answer: the messages render to an empty prompt.")
         if len(ids) >= self._window:
             raise InputTooLarge(
-                f"The prompt has {len(ids)} tokens; the window is {self._window}, and the reply needs "
-                "room in it too. Send less history, or load the model with a larger n_ctx.",
+                f"The prompt has {len(ids)} tokens; the window is {self._window}, and the reply needs room in it "
+                "too. Send less history, or load the model with a larger n_ctx.",
                 prompt_tokens=len(ids),
                 context_tokens=self._window,
             )
@@ -271,12 +338,16 @@ class LocalRunner:
             ids=ids,
             deliver=deliver,
             sampling=sampling,
-            plan=self._constraints.plan(options.grammar),
+            plan=plan,
             stops=_stops(options.stop),
             max_tokens=max(0, options.max_tokens),
             reserved=len(ids) + (min(room, options.max_tokens) if options.max_tokens > 0 else room),
             session=options.session_id,
             thinking=prompt.text.rstrip().endswith("<think>"),
+            calls=calls,
+            guard=RepetitionGuard(**self._repetition) if self._watches else None,
+            rewinds=self._model.rewinds and (not self._model.n_swa or self._context.swa_full),
+            on_finish=self._replies.note,
             on_progress=self._progress,
             record=TurnRecord(session_id=options.session_id),
         )
@@ -290,6 +361,24 @@ class LocalRunner:
     def count_tokens(self, text: str) -> int:
         """Tokens in `text`, control-token spellings counted as the text they are."""
         return int(self.tokenizer.count(text))
+
+    def embed(self, texts: str | Sequence[str]) -> list[list[float]]:
+        """One vector of length 1 per text, by the model's own pooling (the mean where it has none).
+
+        Meant for embedding models; a chat model gives vectors too, of little use. `InputTooLarge` for a text
+        longer than the window.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+
+        def work() -> list[list[float]]:
+            from agentkit_fast.runners._local.embedding import Embedder
+
+            if self._embedder is None:
+                self._embedder = Embedder(self._model, n_ctx=self._window, n_threads=self._n_threads)
+            embedder = self._embedder
+            return [embedder.embed(text).tolist() for text in given]
+
+        return self._engine.call(work).result()
 
     def stats(self) -> RunnerStats:
         """Exact accounts: per reply, and summed."""
@@ -309,6 +398,8 @@ class LocalRunner:
             return
         self._closed = True
         self._engine.close()
+        if self._embedder is not None:
+            self._embedder.close()
         self._context.close()
         self._model.close()
 
@@ -325,6 +416,35 @@ class LocalRunner:
 
     def __repr__(self) -> str:
         return f"LocalRunner({str(self._model.path)!r}, n_ctx={self._window})"
+
+
+_open: weakref.WeakSet[LocalRunner] = weakref.WeakSet()
+
+
+def _close_at_exit(runner: LocalRunner) -> None:
+    """A state cache is complete at normal exit; and the owner thread must be gone before the interpreter."""
+    if not _open:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _open.add(runner)
+
+
+def _close_all() -> None:
+    for runner in list(_open):
+        runner.close()
+
+
+def _tokenizer(model: Any) -> Any:
+    """The exact tokenizer in Rust, or llama.cpp's own for vocabularies that one refuses."""
+    from agentkit_fast.errors import AgentkitError
+    from agentkit_fast.runners._local.llama import LlamaTokenizer
+    from agentkit_fast.tokens import GgufTokenizer
+
+    try:
+        return GgufTokenizer(model.path)
+    except (AgentkitError, ValueError, OSError) as error:
+        log.info("llama.cpp's own tokenizer is used: %s", error)
+        return LlamaTokenizer(model.vocab)
 
 
 def _stops(stop: Any) -> tuple[str, ...]:

@@ -109,13 +109,12 @@ class Engine:
 
     def close(self) -> None:
         """Stop all requests and the thread. The context stays, for its owner to free."""
-        if self._closed.is_set():
+        if not self._closed.is_set():
+            self._closed.set()
+            self.context.flag.set()
+            self._inbox.put(None)
+        if threading.current_thread() is not self._thread:
             self._thread.join()
-            return
-        self._closed.set()
-        self.context.flag.set()
-        self._inbox.put(None)
-        self._thread.join()
 
     # --- the owner thread
 
@@ -131,6 +130,14 @@ class Engine:
             request.fail(_closed_error())
         for request in self._waiting:
             request.fail(_closed_error())
+        self.context.flag.clear()
+        self.snapshots.flush(
+            [
+                (sequence.log.ids, lambda number=sequence.number: self.context.save(number))  # type: ignore[misc]
+                for sequence in self._sequences
+                if len(sequence.log) >= _WORTH_KEEPING
+            ]
+        )
 
     def _take(self) -> bool:
         """Look at the inbox; wait there when nothing else is to be done. False when closing."""
@@ -240,7 +247,7 @@ class Engine:
             sequence = self._free(keep=None)
             state = self.snapshots.load(best)
             if state is not None and self._restore(sequence, best, state):
-                record.source = "disk" if best.from_disk else "memory"
+                record.source = "memory" if best.state is not None else "disk"
             else:
                 self.snapshots.drop(best)
                 self._clear(sequence)
@@ -393,6 +400,7 @@ class Engine:
     def _generate(self, request: Request, sequence: Sequence) -> Generator[None]:
         """From the prompt's last logits to the end of the reply."""
         begun = time.perf_counter()
+        start = len(sequence.log)
         reply = request.reply(self.model.vocab, sequence.log.ids)
         try:
             while True:
@@ -401,6 +409,11 @@ class Engine:
                 if reply.finished:
                     break
                 yield
+                if reply.rewind is not None:
+                    # Back to before the last token that stays: evaluated again, it gives the logits anew.
+                    back = start + reply.rewind - 1
+                    if self._truncate(sequence, back) != back:
+                        raise RunnerError("The cache could not be taken back to leave a loop.")
                 self._decode(request, sequence, pending)
         finally:
             reply.close()

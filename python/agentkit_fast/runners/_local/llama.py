@@ -108,6 +108,13 @@ def _open() -> Any:
     return lib
 
 
+def version() -> str:
+    """llama-cpp-python's."""
+    import llama_cpp
+
+    return str(llama_cpp.__version__)
+
+
 def _send_chatter_to_logging(lib: Any) -> None:
     global _log_sink  # noqa: PLW0603 - C code keeps calling it, so it must never be collected
     last = [logging.INFO]
@@ -129,6 +136,13 @@ def _send_chatter_to_logging(lib: Any) -> None:
 
     _log_sink = sink
     lib.llama_log_set(sink, ctypes.c_void_p(0))
+
+
+def json_schema_to_gbnf(schema: str) -> str:
+    """llama.cpp's grammar for a JSON Schema (as JSON text), by the binding's converter."""
+    from llama_cpp.llama_grammar import json_schema_to_gbnf as convert
+
+    return str(convert(schema))
 
 
 class Vocab:
@@ -566,6 +580,20 @@ class Context:
             return True
         lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         return False
+
+    def apply_lora(self, path: str | os.PathLike[str], scale: float) -> None:
+        """Run the model with a LoRA adapter. It lives as long as the model."""
+        lib = self._lib
+        del _load_errors[:]
+        adapter = lib.llama_adapter_lora_init(self.model.pointer, os.fsencode(path))
+        if not adapter:
+            raise ModelLoadError(
+                f"{os.fspath(path)} cannot be used as a LoRA adapter. {_tail(list(_load_errors))}"
+            )
+        adapters = (lib.llama_adapter_lora_p_ctypes * 1)(adapter)
+        scales = (ctypes.c_float * 1)(scale)
+        if lib.llama_set_adapters_lora(self.pointer, adapters, 1, scales) != 0:
+            raise ModelLoadError(f"The LoRA adapter {os.fspath(path)} does not fit this model.")
 
     def set_threads(self, decode: int, batch: int) -> None:
         self._lib.llama_set_n_threads(self.pointer, decode, batch)

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import StreamChunk, Usage
+from agentkit_fast.runners._local.calls import CallParser
 from agentkit_fast.runners._local.constraint import CallTrigger, Plan
 from agentkit_fast.runners._local.llama import Vocab
+from agentkit_fast.runners._local.loop import LoopWatch
 from agentkit_fast.runners._local.output import StopFinder, Thinking, Utf8
 from agentkit_fast.runners._local.sampling import Logits, Sampler, Sampling
+from agentkit_fast.text import Repetition, RepetitionGuard
 
 __all__ = ["END", "Reply", "Request", "TurnRecord"]
 
@@ -31,8 +34,9 @@ class TurnRecord(msgspec.Struct, kw_only=True):
 
     `prompt` = `cached` + `evaluated`. `sampled` were chosen by the model, `forced` followed from the
     grammar alone, `resampled` of the sampled ones were chosen again because the grammar refused the first
-    choice. `decoded` is how many tokens llama.cpp evaluated in all, reply included. `source`: where the
-    cached tokens came from (`live`, `fork`, `memory`, `disk`, or nothing).
+    choice, and `escaped` ones were taken back to leave a loop. `decoded` is how many tokens llama.cpp
+    evaluated in all, reply included. `source`: where the cached tokens came from (`live`, `fork`, `memory`,
+    `disk`, or nothing).
     """
 
     turns: int = 1
@@ -45,6 +49,7 @@ class TurnRecord(msgspec.Struct, kw_only=True):
     decoded: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    escaped: int = 0
     source: str = ""
     finish_reason: str = ""
     session_id: str = ""
@@ -58,6 +63,7 @@ class TurnRecord(msgspec.Struct, kw_only=True):
             "sampled",
             "forced",
             "resampled",
+            "escaped",
             "decoded",
             "prefill_s",
             "decode_s",
@@ -79,6 +85,10 @@ class Request:
     reserved: int = 0
     session: str = ""
     thinking: bool = False
+    calls: CallParser | None = None
+    guard: RepetitionGuard | None = None
+    rewinds: bool = True
+    on_finish: Callable[[str], None] | None = None
     on_progress: Callable[[int, int], Any] | None = None
     cancelled: bool = False
     started: bool = False
@@ -117,7 +127,18 @@ class Request:
             cached_tokens=record.cached,
             latency_ms=round((time.perf_counter() - self.begun) * 1000),
         )
-        self.deliver(StreamChunk(done=True, finish_reason=reply.finish_reason, usage=usage))
+        if self.on_finish is not None:
+            self.on_finish(reply.content)
+        self.deliver(
+            StreamChunk(
+                done=True,
+                finish_reason=reply.finish_reason,
+                usage=usage,
+                stop_reason="repetition" if reply.repetition is not None else "",
+                repetition=reply.repetition,
+                partial_tool_calls=reply.partial,
+            )
+        )
 
 
 class Reply:
@@ -134,14 +155,33 @@ class Reply:
         self._stop = StopFinder(request.stops)
         self._thinking = Thinking(open_already=request.thinking)
         self._eog = frozenset(vocab.eog)
+        self._watch_loop = LoopWatch() if request.guard is not None else None
+        self._held: list[
+            tuple[int, str]
+        ] = []  # text not yet shown, and how many tokens there were before it
+        self._shown = 0  # tokens whose text was shown
+        self._avoid: int | None = None  # a token that may not come next
+        self._parts: list[str] = []
+        self._escaped: list[int] = []
+        self.rewind: int | None = None
+        """How many of the reply's tokens to keep, when `next_tokens` wants to go back; the last of them is
+        then what it returns, to be evaluated again."""
         self.finish_reason = ""
+        self.repetition: Repetition | None = None
+        self.partial: tuple[Any, ...] = ()
 
     @property
     def finished(self) -> bool:
         return bool(self.finish_reason)
 
+    @property
+    def content(self) -> str:
+        """The reply's content as the model wrote it, reasoning left out."""
+        return "".join(self._parts)
+
     def next_tokens(self, logits: Logits, room: int) -> list[int]:
         """The tokens that come next, to be evaluated; sets `finish_reason` when the reply is over."""
+        self.rewind = None
         record = self._request.record
         left = self._left(room)
         if left <= 0:
@@ -161,7 +201,7 @@ class Reply:
                 tokens.append(forced)
                 record.forced += 1
                 self._take(forced)
-        return tokens
+        return self._escaped if self.rewind is not None else tokens
 
     def _left(self, room: int) -> int:
         record, limit = self._request.record, self._request.max_tokens
@@ -169,6 +209,9 @@ class Reply:
 
     def _choose(self, logits: Logits) -> int:
         logits[self._vocab.banned] = -np.inf
+        if self._avoid is not None:
+            logits[self._avoid] = -np.inf
+            self._avoid = None
         self._sampler.prepare(logits)
         token = self._sampler.choose(logits)
         if self._trigger is not None and token not in self._eog:
@@ -211,9 +254,54 @@ class Reply:
         if self._constraint is not None:
             self._constraint.accept(token)
         self._sampler.accept(token)
-        self._emit(self._stop.push(self._utf8.push(self._vocab.piece(token))))
-        if self._stop.found:
+        text = self._utf8.push(self._vocab.piece(token))
+        watch, guard = self._watch_loop, self._request.guard
+        if watch is None or guard is None:
+            self._emit(text)
+            return
+        before = len(watch.tokens)
+        repeating = watch.push(token)
+        if repeating:
+            self._held.append((before, text))
+        else:
+            self._show_held()
+            self._emit(text)
+            self._shown = before + 1
+        found = guard.push(text) if text else None
+        if found is not None and not self.finished:
+            self._leave_loop(watch, guard, found)
+
+    def _leave_loop(self, watch: LoopWatch, guard: RepetitionGuard, found: Repetition) -> None:
+        """Once a reply: go back to the end of a copy and go on differently. Else, and again, cut."""
+        record = self._request.record
+        keep = watch.boundary(self._shown) if watch.repeating else 0
+        # A grammar cannot be taken back.
+        able = self._constraint is None and self._request.rewinds and not record.escaped
+        if not able or not 0 < keep < len(watch.tokens):
+            self._show_held()
+            self.repetition = found
             self._finish("stop")
+            return
+        record.escaped += len(watch.tokens) - keep
+        for at, text in self._held:
+            if at < keep:
+                self._emit(text)
+        self._held.clear()
+        self._shown = keep
+        self._avoid = watch.tokens[keep]
+        self._escaped = [watch.tokens[keep - 1]]
+        self.rewind = keep
+        self._utf8 = Utf8()
+        watch.rewind(keep)
+        guard.reset()
+        if self._trigger is not None:
+            self._trigger = CallTrigger()
+            self._trigger.push(self._vocab.bytes_of(watch.tokens))
+
+    def _show_held(self) -> None:
+        held, self._held = self._held, []
+        for _, text in held:
+            self._emit(text)
 
     def close(self) -> None:
         if self._constraint is not None:
@@ -221,17 +309,38 @@ class Reply:
             self._constraint = None
 
     def _emit(self, text: str) -> None:
-        if not text:
+        shown = self._stop.push(text)
+        if shown:
+            self._deliver(*self._thinking.push(shown))
+        if self._stop.found and not self.finished:
+            self._finish("stop")
+
+    def _deliver(self, reasoning: str, content: str) -> None:
+        request = self._request
+        if content:
+            self._parts.append(content)
+        if request.calls is None:
+            if reasoning or content:
+                request.deliver(StreamChunk(content=content, reasoning=reasoning))
             return
-        reasoning, content = self._thinking.push(text)
-        if reasoning or content:
-            self._request.deliver(StreamChunk(content=content, reasoning=reasoning))
+        if reasoning:
+            request.deliver(StreamChunk(reasoning=reasoning))
+        if content:
+            for chunk in request.calls.push(content):
+                request.deliver(chunk)
 
     def _finish(self, reason: str) -> None:
         self.finish_reason = reason
         if not self._stop.found:
-            self._emit(self._stop.push(self._utf8.finish()))
-            self._emit(self._stop.finish())
-        reasoning, content = self._thinking.finish()
-        if reasoning or content:
-            self._request.deliver(StreamChunk(content=content, reasoning=reasoning))
+            self._show_held()
+            for text in (self._stop.push(self._utf8.finish()), self._stop.finish()):
+                if text:
+                    self._deliver(*self._thinking.push(text))
+        self._deliver(*self._thinking.finish())
+        calls = self._request.calls
+        if calls is not None:
+            for chunk in calls.finish():
+                self._request.deliver(chunk)
+            self.partial = calls.partial
+            if calls.calls and reason == "stop":
+                self.finish_reason = "tool_calls"

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from agentkit_fast.errors import RunnerError
-from agentkit_fast.messages import Message
+from agentkit_fast.messages import Message, ToolCall
 from agentkit_fast.prompt import PromptEncoder
+from agentkit_fast.text import render_tool_call
 
-__all__ = ["TemplateRules", "conform", "probe_template"]
+__all__ = ["TemplateRules", "conform", "flat_text", "probe_template"]
 
 
 class TemplateRules(msgspec.Struct, kw_only=True, frozen=True):
@@ -103,7 +104,7 @@ def _shape(message: Message | Mapping[str, Any], rules: TemplateRules) -> dict[s
     if calls and not rules.tool_calls:
         wire.pop("tool_calls")
         written = [_written(call) for call in calls]
-        text = _flat(wire["content"])
+        text = flat_text(wire["content"])
         wire["content"] = "\n".join([text, *written] if text else written)
     if wire.get("role") in ("tool", "function") and not rules.tool_role:
         wire = {"role": "user", "content": wire["content"]}
@@ -111,21 +112,23 @@ def _shape(message: Message | Mapping[str, Any], rules: TemplateRules) -> dict[s
 
 
 def _written(call: Any) -> str:
-    from agentkit_fast.messages import ToolCall
-
     parsed = call if isinstance(call, ToolCall) else ToolCall.from_wire(dict(call))
-    return f"@@call {parsed.name}\n{parsed.arguments}\n@@end"
+    try:
+        return render_tool_call(parsed.name, parsed.arguments)
+    except ValueError:
+        # Arguments that are no JSON object: shown as they are, there is nothing to render.
+        return f"@@call {parsed.name}\n{parsed.arguments}\n@@end"
 
 
 def _fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    system = [_flat(m["content"]) for m in messages if m.get("role") == "system"]
+    system = [flat_text(m["content"]) for m in messages if m.get("role") == "system"]
     rest = [m for m in messages if m.get("role") != "system"]
     text = "\n\n".join(part for part in system if part)
     if not text:
         return rest
     for index, message in enumerate(rest):
         if message.get("role") == "user":
-            content = _flat(message["content"])
+            content = flat_text(message["content"])
             rest[index] = {**message, "content": f"{text}\n\n{content}" if content else text}
             return rest
     return [{"role": "user", "content": text}, *rest]
@@ -140,7 +143,7 @@ def _merge(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 merged.append({"role": "user", "content": ""})
             merged.append(message)
             continue
-        texts = [text for text in (_flat(last["content"]), _flat(message["content"])) if text]
+        texts = [text for text in (flat_text(last["content"]), flat_text(message["content"])) if text]
         merged[-1] = {**last, "content": "\n\n".join(texts)}
         calls = [*(last.get("tool_calls") or ()), *(message.get("tool_calls") or ())]
         if calls:
@@ -148,7 +151,7 @@ def _merge(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return merged
 
 
-def _flat(content: Any) -> str:
+def flat_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, (list, tuple)):

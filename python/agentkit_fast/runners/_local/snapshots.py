@@ -1,4 +1,4 @@
-"""Sequences put aside in host memory: milliseconds to save or restore, where evaluating takes seconds."""
+"""Sequences put aside: in host memory, milliseconds away, and on disk for the next process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentkit_fast.runners._local.sequences import common
+from agentkit_fast.runners._local.state_cache import StateCache, Stored
 
 __all__ = ["Snapshot", "Snapshots"]
 
@@ -18,27 +19,32 @@ State = NDArray[np.uint8]
 
 @dataclass(eq=False, slots=True)
 class Snapshot:
-    """A sequence's ids and its state."""
+    """A sequence's ids and its state, or the file that holds it."""
 
     ids: Ids
-    state: State | None
     size: int
-    from_disk: bool = False
+    state: State | None = None
+    stored: Stored | None = None
 
 
 class Snapshots:
-    """Snapshots up to a number of bytes; the oldest go first."""
+    """Snapshots up to a number of bytes in memory; the oldest go first, to the disk where there is a cache."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, disk: StateCache | None = None) -> None:
         self.limit = limit
-        self._kept: list[Snapshot] = []  # oldest first
+        self._disk = disk
+        self._kept: list[Snapshot] = []  # in memory, oldest first
+        self._stored = (
+            [Snapshot(stored.ids, stored.size, stored=stored) for stored in disk.stored()] if disk else []
+        )
 
     @property
     def size(self) -> int:
+        """Bytes in memory."""
         return sum(snapshot.size for snapshot in self._kept)
 
     def candidates(self) -> list[Snapshot]:
-        return list(self._kept)
+        return [*self._kept, *self._stored]
 
     def put(self, ids: Ids, save: Callable[[], State]) -> None:
         """Keep a sequence, unless what is kept holds it already; what it holds in turn is dropped."""
@@ -52,18 +58,51 @@ class Snapshots:
                 self._kept.remove(snapshot)
         state = save()
         if state.nbytes > self.limit:
+            self._spill(ids, state)
             return
-        self._kept.append(Snapshot(ids, state, state.nbytes))
+        self._kept.append(Snapshot(ids, state.nbytes, state))
         while self.size > self.limit:
-            self._kept.pop(0)
+            oldest = self._kept.pop(0)
+            if oldest.state is not None:
+                self._spill(oldest.ids, oldest.state)
+
+    def _spill(self, ids: Ids, state: State) -> None:
+        """To the disk, unless a file there holds it; shorter files of the same conversation go."""
+        if self._disk is None:
+            return
+        for snapshot in list(self._stored):
+            shared = common(snapshot.ids, ids)
+            if shared == len(ids):
+                return
+            if shared == len(snapshot.ids) and snapshot.stored is not None:
+                self._stored.remove(snapshot)
+                self._disk.drop(snapshot.stored)
+        self._disk.save(ids, state)
 
     def load(self, snapshot: Snapshot) -> State | None:
-        """Its state; the snapshot counts as used."""
+        """Its state, and the snapshot counts as used; `None` where it cannot be had."""
         if snapshot in self._kept:
             self._kept.remove(snapshot)
             self._kept.append(snapshot)
-        return snapshot.state
+            return snapshot.state
+        if snapshot.stored is not None and self._disk is not None:
+            return self._disk.load(snapshot.stored)
+        return None
 
     def drop(self, snapshot: Snapshot) -> None:
-        if snapshot in self._kept:
-            self._kept.remove(snapshot)
+        for kept in (self._kept, self._stored):
+            if snapshot in kept:
+                kept.remove(snapshot)
+
+    def flush(self, live: list[tuple[Ids, Callable[[], State]]]) -> None:
+        """Write everything to disk, live sequences too: the end of a process."""
+        if self._disk is None:
+            return
+        kept = [(snapshot.ids, snapshot.state) for snapshot in self._kept if snapshot.state is not None]
+        everything = [*live, *((ids, lambda state=state: state) for ids, state in kept)]
+        written: list[Ids] = []
+        # Longest first, so that the beginning of another conversation is not written again.
+        for ids, save in sorted(everything, key=lambda pair: -len(pair[0])):
+            if not any(common(done, ids) == len(ids) for done in written):
+                self._spill(ids, save())
+                written.append(ids)
