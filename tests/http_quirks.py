@@ -443,6 +443,20 @@ CALLS = (
         finish="tool_calls",
     ),
     Quirk(
+        "calls-legacy",
+        "tool calls",
+        "llama-cpp-python (functionary); OpenAI in 2023",
+        "`function_call` instead of `tool_calls`",
+        "read as one call",
+        stream(
+            {"function_call": {"name": "read_file", "arguments": '{"path":'}},
+            {"function_call": {"name": "", "arguments": '"a.txt"}'}},
+            finish="function_call",
+        ),
+        calls=(READ_A,),
+        finish="function_call",
+    ),
+    Quirk(
         "calls-index-string",
         "tool calls",
         "small servers",

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentkit_fast import ChatOptions, Message, RunnerProfile, ToolCall, ToolDef
+from agentkit_fast import (
+    ChatOptions,
+    ContextTruncated,
+    InputTooLarge,
+    Message,
+    RunnerProfile,
+    ToolCall,
+    ToolDef,
+)
 from agentkit_fast.runners._http.profiles import PROVIDERS, Provider, by_name
 from agentkit_fast.runners._http.request import chat_body, encode_body, endpoint_of
 from agentkit_fast.runners._http.roles import for_template
@@ -454,6 +462,39 @@ def test_messages_of_every_kind_and_lone_surrogates() -> None:
         chat_body("m", [1], (), ChatOptions(), by_name("unknown"), stream=False)
     with pytest.raises(TypeError, match="not int"):
         chat_body("m", HELLO, [1], ChatOptions(), by_name("unknown"), stream=False)
+
+
+def test_a_windows_own_json_goes_out_as_it_is() -> None:
+    from agentkit_fast import Entry, MemoryStore, plain_window
+
+    store = MemoryStore()
+    store.append("s", Entry(kind="user", content='hé "quoted"\n'))
+    store.append("s", Entry(kind="assistant", content="a", reasoning="hm"))
+    store.append("s", Entry(kind="user", content="b"))
+    window = plain_window(store, "s", "Be brief.")
+    with WireServer(says("a")) as wire:
+        with HttpRunner(wire.url, "m") as runner:
+            list(runner.chat_stream(window))
+        with HttpRunner(wire.url, "m", profile=RunnerProfile(system_role=False)) as runner:
+            list(runner.chat_stream(window))
+    assert wire.posts[0].json["messages"] == json.loads(window.to_json())
+    assert [m["role"] for m in wire.posts[1].json["messages"]] == ["user", "assistant", "user"]
+    assert wire.posts[1].json["messages"][0]["content"].startswith("Be brief.")
+
+
+def test_chat_notices_what_chat_stream_notices() -> None:
+    long = [
+        Message(role="user", content="The quick brown fox jumps over the lazy dog near the mill. " * 1000)
+    ]
+    usage = {"prompt_tokens": 2051, "completion_tokens": 1}
+    cut = {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "usage": usage}
+    with WireServer(gives(cut)) as wire, HttpRunner(wire.url, "m") as runner:
+        with pytest.raises(ContextTruncated):
+            runner.chat(long)
+        assert runner.chat(HELLO).content == "a"
+    lost = {"error": "no user query found in messages"}
+    with WireServer(gives(lost)) as wire, HttpRunner(wire.url, "m") as runner, pytest.raises(InputTooLarge):
+        runner.chat(HELLO)
 
 
 def test_embeddings() -> None:

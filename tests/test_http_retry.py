@@ -208,8 +208,8 @@ def test_the_callers_deadline_ends_the_waiting() -> None:
         runner, _ = runner_of(wire, retry_budget_s=-1)
         began = time.monotonic()
         with runner, pytest.raises(RetryBudgetExhausted, match="deadline"):
-            list(runner.chat_stream(HELLO, deadline_s=0.4))
-    assert time.monotonic() - began < 5.0
+            list(runner.chat_stream(HELLO, deadline_s=1.5))
+    assert time.monotonic() - began < 8.0
     assert len(wire.posts) > 1
 
 
@@ -423,22 +423,26 @@ def test_closing_closes_the_connection() -> None:
 def test_cancelling_a_task_closes_the_connection() -> None:
     gone = []
 
-    def endless(wire: Wire) -> None:
-        gone.append(wire.client_gone(5))
+    def silent(wire: Wire) -> None:
+        gone.append(wire.client_gone(10))
         wire.hang_up()
 
-    async def run(url: str) -> None:
-        async with HttpRunner(url, "m") as runner:
+    async def run(wire: WireServer) -> None:
+        async with HttpRunner(wire.url, "m") as runner:
 
             async def read() -> None:
                 async for _ in runner.achat_stream(HELLO):
                     pass
 
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(read(), 0.2)
+            task = asyncio.create_task(read())
+            while not wire.posts:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
-    with WireServer(endless) as wire:
-        asyncio.run(run(wire.url))
+    with WireServer(silent) as wire:
+        asyncio.run(run(wire))
     assert gone == [True]
 
 
@@ -530,3 +534,20 @@ def test_an_empty_reply_is_a_reply() -> None:
         chunks = list(runner.chat_stream(HELLO))
         assert [chunk.done for chunk in chunks] == [True]
         assert len(wire.posts) == 1
+
+
+def test_what_no_header_can_hold() -> None:
+    trace = "t 1\r\nx-evil: 1 é \ud800%"
+    with WireServer(says("a")) as wire, HttpRunner(wire.url, "m", api_key=" key\n") as runner:
+        list(runner.chat_stream(HELLO, options=ChatOptions(trace_id=trace)))
+    headers = wire.posts[0].headers
+    assert headers["x-trace-id"] == "t%201%0D%0Ax-evil:%201%20%C3%A9%20?%25"
+    assert "x-evil" not in headers
+    assert headers["authorization"] == "Bearer key"
+    with pytest.raises(Exception, match="Invalid port"):
+        HttpRunner("http://host:port", "m")
+    seen: list[RetryEvent] = []
+    runner = HttpRunner("ftp://127.0.0.1:9", "m", on_retry=seen.append)
+    with runner, pytest.raises(RunnerError, match="cannot be sent"):
+        list(runner.chat_stream(HELLO))
+    assert seen == []

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,7 +20,7 @@ from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, 
 from agentkit_fast.protocols import RunnerProfile
 from agentkit_fast.runners._http import discovery, exchange, profiles, safe_prompt, tokenizing
 from agentkit_fast.runners._http import request as requests
-from agentkit_fast.runners._http.connection import Clients
+from agentkit_fast.runners._http.connection import Clients, http_client
 from agentkit_fast.runners._http.drivers import SyncReply, adrive, areply, drive
 from agentkit_fast.runners._http.errors import loads
 from agentkit_fast.runners._http.profiles import Provider
@@ -81,6 +82,7 @@ class HttpRunner:
     ) -> None:
         self.model = model
         self.root, self.api = requests.endpoint_of(base_url)
+        http_client().URL(self.api)  # a URL that is none is told here
         self._policy = RetryPolicy(budget_s=float(retry_budget_s), attempts=max(1, int(retry_5xx_attempts)))
         self._on_retry = on_retry
         self._timeout_s = float(timeout)
@@ -96,7 +98,7 @@ class HttpRunner:
             "accept": "text/event-stream, application/json",
             "accept-encoding": "identity",
             "content-type": "application/json",
-            **({"authorization": f"Bearer {api_key}"} if api_key else {}),
+            **({"authorization": f"Bearer {api_key.strip()}"} if api_key.strip() else {}),
             **{name.lower(): value for name, value in (headers or {}).items()},
         }
         self._endpoint = exchange.Endpoint(self.root, self.api, model, self._headers)
@@ -290,6 +292,17 @@ class HttpRunner:
         counter = self._tokenizer if found.provider.tokenize else self._learned
         return found.profile(counter=counter, safe_prompts=self._safe_prompts)
 
+    def _sizes(self, body: dict[str, Any]) -> exchange.Sizes:
+        return exchange.Sizes(
+            floor=lambda: self._floor(body),
+            estimate=lambda: prompt_estimate(requests.messages_in(body)),
+            window=self._known_profile().context_tokens,
+        )
+
+    def _floor(self, body: dict[str, Any]) -> int:
+        chars = 8 if self.provider.silent_truncation else 12
+        return prompt_floor(requests.messages_in(body), chars_per_token=chars)
+
     def _learn(self, body: dict[str, Any], usage: Usage) -> None:
         texts = prompt_texts(body) if usage.prompt_tokens else None
         if texts is not None:
@@ -302,7 +315,7 @@ class HttpRunner:
         return RunnerProfile() if self._found is None else self._profile_of(self._found)
 
     def _post(self, url: str, body: dict[str, Any], trace_id: str = "") -> exchange.Send:
-        headers = {**self._headers, "x-trace-id": trace_id} if trace_id else self._headers
+        headers = {**self._headers, "x-trace-id": header_text(trace_id)} if trace_id else self._headers
         return exchange.Send("POST", url, headers, requests.encode_body(body))
 
     def _chat(
@@ -311,24 +324,18 @@ class HttpRunner:
         options = options or ChatOptions()
         context = self._context(deadline_s)
         body = self._body(messages, tools, options, stream=True)
-        wire = body["messages"]
         slot = self._slots.of(options.session_id)
         if self._safe_prompts:
-            return self._chat_safely(context, wire, tools, options, slot)
+            return self._chat_safely(context, requests.messages_in(body), tools, options, slot)
         if slot is not None:
             body.setdefault("id_slot", slot)
-        sizes = exchange.Sizes(
-            floor=lambda: prompt_floor(wire, chars_per_token=8 if self.provider.silent_truncation else 12),
-            estimate=lambda: prompt_estimate(wire),
-            window=self._known_profile().context_tokens,
-        )
         url = f"{self.api}/chat/completions"
         return exchange.stream_reply(
             context,
             self._post(url, body, options.trace_id),
             max_tokens=options.max_tokens,
             guard=self._guard,
-            sizes=sizes,
+            sizes=self._sizes(body),
             adapt=lambda status, said: self._adapt(body, status, said),
             on_usage=None if self.provider.tokenize else lambda usage: self._learn(body, usage),
             whole=lambda: self._post(url, _not_streamed(body), options.trace_id),
@@ -391,6 +398,11 @@ class HttpRunner:
             chunks = reply_of_body(answer, self.api, 0, options.max_tokens)
         except ErrorInStream as found:
             raise found.error from None
+        usage = chunks[-1].usage
+        if usage is not None:
+            exchange.check_truncation(self.api, usage, self._sizes(body))
+            if not self.provider.tokenize:
+                self._learn(body, usage)
         calls: list[ToolCall] = [chunk.tool_call for chunk in chunks if chunk.tool_call is not None]
         return Message(
             role="assistant",
@@ -445,6 +457,13 @@ class _Slots:
                     slot = self._of.pop(next(iter(self._of)))
             self._of[session_id] = slot
             return slot
+
+
+def header_text(text: str) -> str:
+    """`text` as a header may hold it: what is no printable ASCII is percent-encoded."""
+    return quote(
+        text, safe="".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%"), errors="replace"
+    )
 
 
 def _vectors(answer: bytes, want: int, where: str) -> list[list[float]]:

@@ -67,13 +67,15 @@ class _Completeness:
 
 
 class _Call:
-    __slots__ = ("_scanned", "_shape", "id", "index", "name", "pieces")
+    __slots__ = ("_scanned", "_shape", "empty", "id", "index", "name", "number", "pieces")
 
-    def __init__(self, index: int | None, call_id: str, name: str) -> None:
+    def __init__(self, number: int, index: int | None, call_id: str, name: str) -> None:
+        self.number = number
         self.index = index
         self.id = call_id
         self.name = name
         self.pieces: list[str] = []
+        self.empty = True
         self._shape = _Completeness()
         self._scanned = 0
 
@@ -85,9 +87,10 @@ class _Call:
         self._scanned = len(self.pieces)
         return self._shape.closed
 
-    @property
-    def empty(self) -> bool:
-        return not any(piece and not piece.isspace() for piece in self.pieces)
+    def add(self, text: str) -> None:
+        self.pieces.append(text)
+        if self.empty and not text.isspace():
+            self.empty = False
 
     @property
     def expects_value(self) -> bool:
@@ -164,7 +167,7 @@ class CallAssembler:
 
         call = self._find(index, call_id, name, text)
         if call is None:
-            call = _Call(index, call_id, name)
+            call = _Call(len(self._calls), index, call_id, name)
             self._calls.append(call)
         else:
             if name and name != call.name:
@@ -178,8 +181,8 @@ class CallAssembler:
         if call_id:
             self._by_id[call_id] = call
         if text:
-            call.pieces.append(text)
-        return self._calls.index(call) if len(self._calls) > 1 else 0, text
+            call.add(text)
+        return call.number, text
 
     def _find(self, index: int | None, call_id: str, name: str, text: str) -> _Call | None:
         if not self._calls:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Abort", "Clients", "current_abort"]
+__all__ = ["Abort", "Clients", "current_abort", "http_client"]
 
 current_abort: contextvars.ContextVar[Abort | None] = contextvars.ContextVar(
     "agentkit_fast_abort", default=None
@@ -112,6 +112,15 @@ def _abortable_backend(inner: Any) -> Any:
     return Backend()
 
 
+def http_client() -> Any:
+    """The httpx2 module, or an `ImportError` that says how to get it."""
+    try:
+        import httpx2
+    except ImportError as error:
+        raise ImportError("HttpRunner needs httpx2: pip install 'agentkit-fast[http]'") from error
+    return httpx2
+
+
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -165,9 +174,7 @@ class Clients:
         """The client for blocking calls."""
         with self._lock:
             if self._sync is None:
-                import httpx2
-
-                client = httpx2.Client(transport=self._transport, limits=_limits(), **self._options)
+                client = http_client().Client(transport=self._transport, limits=_limits(), **self._options)
                 if self._transport is None:
                     _make_abortable(client)
                 self._sync = client
@@ -184,9 +191,7 @@ class Clients:
         with self._lock:
             kept = self._trio if loop is None else self._async.get(loop)
             if kept is None or kept.client.is_closed:
-                import httpx2
-
-                client = httpx2.AsyncClient(
+                client = http_client().AsyncClient(
                     transport=self._async_transport, limits=_limits(), **self._options
                 )
                 kept = _Kept(client)
@@ -220,9 +225,7 @@ class Clients:
 
 
 def _limits() -> Any:
-    import httpx2
-
-    return httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
+    return http_client().Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 
 
 def _make_abortable(client: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import StreamChunk
 from agentkit_fast.runners._http.connection import Abort, current_abort
 from agentkit_fast.runners._http.exchange import Answer, Close, Failed, Read, Rule, Send, Wait
@@ -19,7 +20,14 @@ __all__ = ["SyncReply", "adrive", "areply", "drive"]
 
 
 def _failed(error: Exception, timeouts: tuple[type[Exception], ...]) -> Failed:
-    return Failed(f"{type(error).__name__}: {error}".rstrip(": "), isinstance(error, timeouts), error)
+    import httpx2
+
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)):
+        raise RunnerError(
+            f"The request cannot be sent: {said}. Check base_url, api_key and headers."
+        ) from error
+    return Failed(said, isinstance(error, timeouts), error)
 
 
 def _answer(response: Any) -> Answer:

@@ -299,7 +299,10 @@ USAGE_WITHIN_S = 5.0
 END_WITHIN_S = 0.2
 
 
-def _check_truncation(context: Context, reported: int, sizes: Sizes) -> None:
+def check_truncation(where: str, usage: Usage, sizes: Sizes) -> None:
+    """Raise `ContextTruncated` when a server answered to far fewer prompt tokens than were sent."""
+    # Some servers leave out of the prompt what came from their cache.
+    reported = usage.prompt_tokens + (0 if sizes.tokens else usage.cached_tokens)
     if reported < TRUNCATED_ABOVE:
         return
     ours = sizes.tokens
@@ -307,7 +310,7 @@ def _check_truncation(context: Context, reported: int, sizes: Sizes) -> None:
         return
     floor = "" if sizes.tokens else "at least "
     raise ContextTruncated(
-        f"{context.where} answered to {reported:,} prompt tokens where {floor}{ours:,} were sent: it cut the "
+        f"{where} answered to {reported:,} prompt tokens where {floor}{ours:,} were sent: it cut the "
         "prompt without saying so, usually the system prompt first. Give the server a larger context, or "
         "set a token budget below its window.",
         status=200,
@@ -361,7 +364,7 @@ def stream_reply(
         latency = round((context.now() - started) * 1000)
         usage = reader.usage(latency)
         if usage is not None:
-            _check_truncation(context, usage.prompt_tokens, sizes)
+            check_truncation(context.where, usage, sizes)
             if on_usage is not None:
                 on_usage(usage)
         if reader.empty and 0 < sizes.window < (prompt := sizes.tokens or sizes.estimate()):

@@ -40,6 +40,11 @@ class Provider(msgspec.Struct, kw_only=True, frozen=True):
     silent_truncation: bool = False
     """Known to drop the front of a prompt that is too long and answer 200."""
 
+    @property
+    def takes_reasoning_content(self) -> bool:
+        """Earlier reasoning goes out under its usual name, or not at all."""
+        return self.reasoning_field in ("", "reasoning_content")
+
 
 PROVIDERS: tuple[Provider, ...] = (
     Provider(

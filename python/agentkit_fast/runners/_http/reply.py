@@ -163,6 +163,10 @@ class ReplyReader:
         content = delta.get("content")
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         calls = delta.get("tool_calls")
+        if not calls and isinstance(delta.get("function_call"), dict):
+            calls = [
+                {"index": 0, "function": delta["function_call"]}
+            ]  # OpenAI's first form, one call a reply
         if content is not None and not isinstance(content, str):
             content, thought = _split_parts(content)
             reasoning = reasoning or thought

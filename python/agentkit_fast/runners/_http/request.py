@@ -20,6 +20,7 @@ __all__ = [
     "encode_body",
     "endpoint_of",
     "merge_extra",
+    "messages_in",
     "sampling_options",
     "wire_messages",
     "wire_tools",
@@ -100,13 +101,22 @@ def chat_body(
     native_tools: bool = True,
 ) -> dict[str, Any]:
     """The body of a chat-completions request. Nothing is in it that was not asked for."""
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": wire_messages(
+    to_json = getattr(messages, "to_json", None)
+    wire: Any
+    if (
+        callable(to_json)
+        and system_role
+        and not alternate
+        and native_tools
+        and provider.takes_reasoning_content
+    ):
+        # A window is JSON already, and large: its bytes go into the request as they are.
+        wire = msgspec.Raw(to_json())
+    else:
+        wire = wire_messages(
             messages, provider, system_role=system_role, alternate=alternate, native_tools=native_tools
-        ),
-        "stream": stream,
-    }
+        )
+    body: dict[str, Any] = {"model": model, "messages": wire, "stream": stream}
     if stream and provider.stream_options:
         body["stream_options"] = {"include_usage": True}
     if tools:
@@ -136,6 +146,15 @@ def merge_extra(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = {**inner, **value}
         else:
             body[key] = value
+
+
+def messages_in(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a body, as dicts."""
+    messages: Any = body["messages"]
+    if isinstance(messages, msgspec.Raw):
+        messages = msgspec.json.decode(messages)
+    wire: list[dict[str, Any]] = messages
+    return wire
 
 
 def sampling_options(body: dict[str, Any], options: ChatOptions, provider: Provider) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from agentkit_fast.runners._http.request import messages_in
+
 __all__ = ["prompt_estimate", "prompt_floor", "prompt_texts", "text_of"]
 
 # Ordinary text has 2 to 5 characters a token in every vocabulary measured; only runs of one character
@@ -35,7 +37,7 @@ def text_of(message: dict[str, Any]) -> Iterable[str]:
 def prompt_texts(body: dict[str, Any]) -> list[str] | None:
     """The texts a request's prompt is made of, tools included; `None` where there are images among them."""
     texts = []
-    for message in body["messages"]:
+    for message in messages_in(body):
         content = message.get("content")
         if isinstance(content, list) and any(
             not isinstance(part, dict) or part.get("type") != "text" for part in content
