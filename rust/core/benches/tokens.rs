@@ -20,7 +20,10 @@ fn corpus() -> String {
             let hidden = name.to_string_lossy().starts_with('.') || name == "target";
             if path.is_dir() && !hidden {
                 todo.push(path);
-            } else if path.extension().is_some_and(|kind| kind == "py" || kind == "rs" || kind == "md") {
+            } else if path
+                .extension()
+                .is_some_and(|kind| kind == "py" || kind == "rs" || kind == "md")
+            {
                 files.push(path);
             }
         }
@@ -47,7 +50,10 @@ fn tokens(bench: &mut Criterion) {
         timer.iter(|| Tokenizer::open(Path::new(&model)).map(|tokenizer| tokenizer.vocab.size()));
     });
     let Ok(tokenizer) = Tokenizer::open(Path::new(&model)) else {
-        eprintln!("{} cannot be used: nothing measured", Path::new(&model).display());
+        eprintln!(
+            "{} cannot be used: nothing measured",
+            Path::new(&model).display()
+        );
         return;
     };
     group.throughput(Throughput::Bytes(text.len() as u64));
@@ -63,8 +69,12 @@ fn tokens(bench: &mut Criterion) {
             });
         });
     }
-    group.bench_function("count", |timer| timer.iter(|| tokenizer.count(black_box(&text), Mode::Plain)));
-    group.bench_function("encode", |timer| timer.iter(|| tokenizer.encode(black_box(&text), Mode::Plain)));
+    group.bench_function("count", |timer| {
+        timer.iter(|| tokenizer.count(black_box(&text), Mode::Plain))
+    });
+    group.bench_function("encode", |timer| {
+        timer.iter(|| tokenizer.encode(black_box(&text), Mode::Plain))
+    });
 }
 
 criterion_group!(benches, tokens);

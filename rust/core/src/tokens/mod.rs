@@ -1,5 +1,7 @@
 //! Counting tokens: the estimate that needs no vocabulary, and (in submodules) exact tokenizers.
 
+#[cfg(test)]
+mod fuzz;
 pub mod gguf;
 mod merge;
 pub mod pretokenize;
