@@ -180,6 +180,60 @@ def renamed(source: Path, target: Path, name: str) -> Path:
     return target
 
 
+# Special tokens of SmolLM2 given other texts of the same length, so that occurrences overlap.
+OVERLAPPING = {
+    "<repo_name>": "abcabcabcab",
+    "<issue_closed>": "bcabcabcabcabc",
+    "<jupyter_output>": "cabcabcabcabcabx",
+    "<gh_stars>": "\n" * 10,
+    "<issue_comment>": "\n" * 15,
+}
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["runs-apart", "runs-within-others"])
+def test_overlapping_special_tokens(mixed: bool, smollm2_path: Path, tmp_path: Path) -> None:
+    """The longest goes first, wherever it stands; half of them are USER_DEFINED and found always."""
+    from agentkit_fast._core import GgufHeader
+
+    path = renamed(smollm2_path, tmp_path / "vocab.gguf", "smollm")
+    raw = path.read_bytes()
+    types = GgufHeader(path).get("tokenizer.ggml.token_type")
+    texts = OVERLAPPING | ({"<issue_start>": "\n" * 7 + "abcabc"} if mixed else {})
+    for old, new in texts.items():
+        assert len(old) == len(new)
+        key = struct.pack("<Q", len(old))
+        assert raw.count(key + old.encode()) == 1
+        raw = raw.replace(key + old.encode(), key + new.encode())
+    for token in (3, 8, 9, 14):
+        types[token] = 4
+    at = raw.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 16
+    raw = raw[:at] + struct.pack(f"<{len(types)}i", *types) + raw[at + 4 * len(types) :]
+    path.write_bytes(raw)
+    ours, theirs = GgufTokenizer(path), LlamaVocab(path)
+    assert ours.special_tokens["abcabcabcab"] == 3
+    draw = random.Random(6)
+    samples = ["abc" * 40 + "x", "\n" * 60, "abc" * 2000 + "\n" * 3000]
+    for _ in range(500):
+        parts = [
+            "abc",
+            "bca",
+            "cab",
+            "x",
+            "\n",
+            "\n" * 5,
+            "\n" * 12,
+            "abcabcabcab",
+            "cabcabcabcabcabx",
+            " ",
+        ]
+        samples.append(
+            "".join(draw.choice(parts) * draw.randrange(1, 4) for _ in range(draw.randrange(1, 12)))
+        )
+    _, wrong = compare(ours, theirs, samples)
+    theirs.close()
+    assert not wrong, wrong[:5]
+
+
 COMPARE = """
 import sys
 from pathlib import Path

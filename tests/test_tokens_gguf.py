@@ -57,7 +57,7 @@ def test_values(write) -> None:
     assert header.byte_len == len(small_header())
 
 
-@pytest.mark.parametrize("model", ["smollm2_path", "gemma_path"])
+@pytest.mark.parametrize("model", ["smollm2_path", pytest.param("gemma_path", marks=pytest.mark.slow)])
 def test_equal_to_the_gguf_package(model: str, request: pytest.FixtureRequest) -> None:
     gguf = pytest.importorskip("gguf")
     path = request.getfixturevalue(model)
