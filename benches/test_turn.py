@@ -43,7 +43,7 @@ WORDS = [
 _numbers = itertools.count()
 
 
-def measure(benchmark: Any, turn: Callable[[], Any], rounds: int = 3) -> None:
+def measure(benchmark: Any, turn: Callable[[], Any], rounds: int = 40) -> None:
     turn()  # the first turn reads the history; a session goes on from there
     benchmark.pedantic(turn, rounds=rounds, warmup_rounds=0)
     each = benchmark.stats.stats.min / (ROUNDS + 1)
