@@ -10,6 +10,7 @@ anything else), and the next turn must answer.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,8 +233,10 @@ def test_every_effect_can_break(
 
     count = effects_of_whole_turn(fresh("whole"), mode, monkeypatch)
     assert count > 60
-    step = 1 if kind != "sqlite" else 3
-    for at in range(0, count, step):
+    # Files take their time: each way takes every fourth effect, another for each; AGENTKIT_EVERY_EFFECT=1 takes all.
+    step = 1 if kind == "memory" or os.environ.get("AGENTKIT_EVERY_EFFECT") else 4
+    first = (WAYS.index(way) + 2 * (mode == "async")) % step
+    for at in range(first, count, step):
         store = fresh(str(at))
         store.append("s", Entry(id="ask", kind="user", content="Where is it?", created_at=1))
         breaker = Breaker(way, at)

@@ -494,29 +494,36 @@ class Turn:
             return
         plan, ledger = self.plan, self._ledger
         by_index = {ledger.calls.index(item): item for item in calls}
-        # Those that need a person's yes come last, so that the others run while the person reads.
+        # Those that need a person's yes come last, and are asked for when nothing runs: while a person reads,
+        # no result may wait to be stored.
         asked = [index for index, item in by_index.items() if plan.desk.needs_approval(item.call)]
         waiting = [index for index in by_index if index not in asked]
         running = 0
-        if plan.tracks_calls:
-            yield BeginCalls(tuple(item.entry_id for item in calls))
         ledger.running = True
+        yield from self._begin(waiting, by_index)
         while waiting or asked or running:
             while waiting and running < plan.max_parallel_tools:
                 yield from self._start(waiting.pop(0), by_index, alone=len(calls) == 1)
                 running += 1
-            if asked and not waiting:
-                index = asked.pop(0)
-                if (yield from self._approved(by_index[index])):
-                    waiting.append(index)
-                continue
             if running:
                 outcome: Outcome = yield NextResult()
                 running -= 1
                 item = by_index[outcome.index]
                 yield from self._take_outcome(item, outcome)
                 yield from self._store_result(item)
+                continue
+            while asked:
+                index = asked.pop(0)
+                if (yield from self._approved(by_index[index])):
+                    waiting.append(index)
+                if not asked:
+                    yield from self._begin(waiting, by_index)
         ledger.running = False
+
+    def _begin(self, indexes: list[int], by_index: dict[int, _Call]) -> Rules:
+        """Write down which calls run now, so that a crash does not hide what may have happened."""
+        if indexes and self.plan.tracks_calls:
+            yield BeginCalls(tuple(by_index[index].entry_id for index in indexes))
 
     def _start(self, index: int, by_index: dict[int, _Call], *, alone: bool) -> Rules:
         item = by_index[index]

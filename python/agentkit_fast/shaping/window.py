@@ -160,6 +160,9 @@ class Window:
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
 
+    def __getitem__(self, index: int) -> Message:
+        return self.messages[index]
+
     def to_json(self) -> bytes:
         """The `messages` array of a request, as JSON."""
         if self._send_reasoning:
