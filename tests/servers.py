@@ -72,6 +72,9 @@ def _serve_llama(model: str, n_ctx: str, slots: str, embedding: str) -> None:
     params.n_parallel = int(slots)
     params.port = 0
     params.warmup = False
+    # A client that hangs up is noticed between two batches, so they are kept short.
+    params.n_batch = 256
+    params.n_ubatch = 128
     params.cpuparams.n_threads = 1
     params.cpuparams_batch.n_threads = 1
     if embedding:

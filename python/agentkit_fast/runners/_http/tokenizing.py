@@ -71,7 +71,7 @@ def _ids(value: Any) -> list[int] | None:
 def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
     """The dialect `/tokenize` understands, or `""`; `None` where nobody answered, so that it may be asked again.
 
-    The probe is a text both must turn into at least one token, so that a server that answers anything
+    The probe is a text that is two tokens or more to any of them, so that a server that answers anything
     with 200 is not believed.
     """
     answered = False
