@@ -137,8 +137,22 @@ pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
+/// Bytes of bare keys, literals and numbers.
+const WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let letter = byte as u8;
+        table[byte] = letter.is_ascii_alphanumeric()
+            || matches!(letter, b'_' | b'$' | b'.' | b'+' | b'-')
+            || letter >= 0x80;
+        byte += 1;
+    }
+    table
+};
+
 fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.' | b'+' | b'-') || byte >= 0x80
+    WORD[usize::from(byte)]
 }
 
 /// A number as JSON spells it.
@@ -165,6 +179,12 @@ pub(crate) fn is_number(word: &[u8]) -> bool {
 
 /// A name that may stand without quotes as a key.
 fn is_bare_key(word: &str) -> bool {
+    if word
+        .bytes()
+        .all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    {
+        return true;
+    }
     !word.starts_with(|first: char| first.is_numeric() || first == '-')
         && word
             .chars()
@@ -400,6 +420,10 @@ impl Scanner {
 
     /// Writes `with` for `text[from..to]`.
     fn splice(&mut self, text: &str, from: usize, to: usize, with: &str, repair: Repairs) {
+        if self.out.is_empty() {
+            // A page at once, but never the whole rest: it may hold many more calls.
+            self.out.reserve((text.len() - self.start).min(4096) + 16);
+        }
         self.out.push_str(&text[self.copied..from]);
         self.out.push_str(with);
         self.copied = to;
@@ -429,7 +453,9 @@ impl Scanner {
             }
             self.bare_key = start;
             self.splice(text, start, start, "\"", Repairs::UNQUOTED_KEY);
-            self.splice(text, end, end, "\"", Repairs::UNQUOTED_KEY);
+            self.out.push_str(word);
+            self.out.push('"');
+            self.copied = end;
         } else {
             if end == text.len() && !(last && self.stack.is_empty()) {
                 self.token = Token::Word { start, scan: end };
