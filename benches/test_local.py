@@ -190,7 +190,7 @@ def test_session_switch_and_resume(benchmark: Any, path: Path, tmp_path: Path) -
         def back() -> None:
             ask(runner, first, max_tokens=1)
 
-        benchmark.pedantic(back, setup=lambda: switch(), rounds=4, iterations=1)
+        benchmark.pedantic(back, setup=switch, rounds=4, iterations=1)
         warm = runner.stats().turns[-1]
     with load(path, n_sessions=1, state_cache=tmp_path) as runner:
         begun = time.perf_counter()
@@ -210,7 +210,7 @@ def test_session_switch_and_resume(benchmark: Any, path: Path, tmp_path: Path) -
 
 
 def test_tool_conversation(benchmark: Any, path: Path) -> None:
-    """The same rounds of call and result, ours and `create_chat_completion`: time, tokens evaluated, calls that parse."""
+    """The same rounds of call and result here and by `create_chat_completion`: time, tokens evaluated, calls read."""
     from llama_cpp import LlamaGrammar, llama_cpp
 
     other = peer(path)
