@@ -172,6 +172,24 @@ def test_a_union_of_two_dataclasses_tries_each() -> None:
     assert "$.thing: fits none of the allowed types" in which.run('{"thing": 3}')
 
 
+class Cat(msgspec.Struct, tag=True):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag=True):
+    name: str
+
+
+def test_tagged_unions_are_told_apart() -> None:
+    @tool
+    def feed(animal: Cat | Dog) -> str:
+        return type(animal).__name__
+
+    assert feed.run('{"animal": {"type": "Dog", "name": "Rex"}}') == "Dog"
+    assert "$defs" not in json.dumps(feed.parameters)
+    assert [part["title"] for part in feed.parameters["properties"]["animal"]["anyOf"]] == ["Cat", "Dog"]
+
+
 DOCSTRINGS = {
     "google": "Do it.\n\nAt once.\n\nArgs:\n    x (int): First.\n    y: Second\n        goes on.\n\n"
     "Returns:\n    None.",

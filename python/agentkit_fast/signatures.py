@@ -382,7 +382,11 @@ class _SchemaParts:
         if name in self._definitions and name not in keep:
             beside = {key: value for key, value in node.items() if key != "$ref"}
             return {**self._inline(self._definitions[name], keep), **beside}
-        return _typed({key: self._inline(value, keep) for key, value in node.items()})
+        members = {key: self._inline(value, keep) for key, value in node.items()}
+        if isinstance(members.get("discriminator"), dict) and "anyOf" in members:
+            # OpenAPI's hint, of no meaning in JSON Schema, names definitions that are in place by now.
+            del members["discriminator"]
+        return _typed(members)
 
 
 def _references(node: Any) -> list[str]:

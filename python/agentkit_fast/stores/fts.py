@@ -241,6 +241,11 @@ class FtsFinder:
         with self._lock:
             self._db.close()
 
+    def __del__(self) -> None:
+        db = getattr(self, "_db", None)  # an index that was simply dropped
+        if db is not None:
+            db.close()
+
     def __enter__(self) -> Self:
         return self
 
