@@ -6,6 +6,7 @@ default, ten times as many with AGENTKIT_KILLS=10.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -66,7 +67,8 @@ class Worker:
             if pid and len(told) >= after and not killed:
                 killed = True
                 time.sleep(then_s)
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it was done before its time came
+                    os.kill(pid, signal.SIGKILL)
         return told
 
     def close(self) -> None:

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from agentkit_fast import (
+    Entry,
     JsonSchemaValidator,
+    MemoryStore,
     SchemaValidator,
+    ScriptedRunner,
+    Session,
+    StreamChunk,
     ToolCall,
     ToolDef,
     ToolLoopError,
@@ -182,6 +187,26 @@ def test_around_an_async_function() -> None:
 def test_without_a_validator_it_is_the_dispatcher_itself() -> None:
     tools = ToolSet([double])
     assert validating(tools, None) is tools
+
+
+def test_the_fix_loop_ends_the_turn_with_all_stored() -> None:
+    def bad(number: int) -> list[StreamChunk]:
+        wrong = ToolCall(id=f"c{number}", name="double", arguments=f'{{"m": {number}}}')
+        return [StreamChunk(tool_call=wrong), StreamChunk(done=True, finish_reason="tool_calls")]
+
+    store = MemoryStore()
+    tools = ToolSet([double])
+    dispatch = validating(tools, SchemaValidator(tools), max_failures=3)
+    runner = ScriptedRunner([bad(number) for number in range(9)])
+    session = Session("s", store, runner, tools=tools, dispatch=dispatch)
+    session.inject(Entry(kind="user", content="go"))
+    with pytest.raises(ToolLoopError, match="3 times in a row") as raised:
+        session.turn()
+    assert raised.value.result is not None
+    assert store.open_calls("s") == []
+    results = [entry.content for entry in store.context("s") if entry.kind == "tool_result"]
+    assert len(results) == 3
+    assert "n: required" in results[0]
 
 
 def test_the_fix_loop_ends() -> None:

@@ -128,6 +128,8 @@ class _Call(msgspec.Struct):
     started: bool = False
     closed: bool = False
     """The tool raised `SessionClosed`."""
+    stop: ToolLoopError | None = None
+    """The dispatcher's word that going on is of no use."""
     span: Any = None
 
 
@@ -440,6 +442,9 @@ class Turn:
         for open_call in ledger.calls:
             if open_call.started:
                 self.slots.capture(open_call.raw)
+        for open_call in ledger.calls:
+            if open_call.stop is not None:
+                raise open_call.stop
         if any(item.closed for item in ledger.calls):
             return True
         # The arguments as the model wrote them: two different broken texts are two different calls.
@@ -556,6 +561,7 @@ class Turn:
             item.closed = True
             item.raw = result_text(error.result)
         elif error is not None:
+            item.stop = error if isinstance(error, ToolLoopError) else None
             item.answer = item.raw = model_words.tool_failed(type(error).__name__, repair_text(str(error)))
         else:
             item.raw = result_text(outcome.value)
