@@ -19,10 +19,9 @@ import re
 import uuid
 from typing import Any
 
-import msgspec
-
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.messages import ToolCall
+from agentkit_fast.runners._http.errors import dumps
 
 __all__ = ["CallAssembler"]
 
@@ -124,7 +123,7 @@ def _text_of(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return msgspec.json.encode(value).decode()
+    return dumps(value)
 
 
 class CallAssembler:

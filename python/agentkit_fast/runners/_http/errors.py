@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import InputTooLarge, RunnerError, TruncatedToolCall
 
-__all__ = ["Refusal", "classify", "loads", "read_refusal", "retry_after_of"]
+__all__ = ["Refusal", "classify", "dumps", "loads", "read_refusal", "retry_after_of"]
 
 # Enough for any message and for the raw text of a tool call a server could not parse.
 MAX_BODY_SHOWN = 2000
@@ -82,6 +83,17 @@ def loads(body: bytes | str) -> Any:
         return None
 
 
+def dumps(value: Any) -> str:
+    """`value`, which came out of a JSON text, as JSON again. Lone surrogates are repaired."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        try:
+            return repair_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        except (ValueError, RecursionError):
+            return ""
+
+
 def _number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
@@ -126,13 +138,13 @@ def read_refusal(value: Any) -> Refusal | None:
         return None
     message = inner.get("message")
     if not isinstance(message, str) or not message:
-        message = msgspec.json.encode(inner).decode()
+        message = dumps(inner)
     code = inner.get("code", value.get("code"))
     kind = inner.get("type")
     words = " ".join(word for word in (kind, code) if isinstance(word, str))
     status = _count(code, inner.get("status"), value.get("status_code"))
     return Refusal(
-        message=message,
+        message=repair_text(message),
         kind=words,
         code=status if 100 <= status < 600 else 0,
         prompt_tokens=_count(inner.get("n_prompt_tokens")),

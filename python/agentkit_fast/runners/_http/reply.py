@@ -156,7 +156,7 @@ class ReplyReader:
             chunks = self._take_delta({"content": choice["text"]})
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
-            self.finish_reason = reason
+            self.finish_reason = repair_text(reason)
         return chunks
 
     def _take_delta(self, delta: dict[str, Any]) -> list[StreamChunk]:
