@@ -127,6 +127,26 @@ struct Work {
     ids: Vec<u32>,
 }
 
+/// Symbols of the longest word that a kept [`Work`] has room for; one endless word is not remembered.
+const KEPT_SYMBOLS: usize = 1 << 16;
+
+impl Work {
+    fn trim(&mut self) {
+        if self
+            .scratch
+            .symbols
+            .capacity()
+            .max(self.escaped.capacity())
+            .max(self.ids.capacity())
+            > KEPT_SYMBOLS
+        {
+            self.scratch = Scratch::default();
+            self.escaped = Vec::new();
+            self.ids = Vec::new();
+        }
+    }
+}
+
 /// Where ids go: into a list, or only into a number.
 trait Sink {
     fn take(&mut self, ids: &[u32]);
@@ -256,6 +276,7 @@ impl Tokenizer {
                     after_special = false;
                 }
             });
+        work.trim();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < CACHES {
             idle.push(work);
