@@ -482,6 +482,19 @@ def test_a_windows_own_json_goes_out_as_it_is() -> None:
     assert wire.posts[1].json["messages"][0]["content"].startswith("Be brief.")
 
 
+def test_tools_that_no_template_shows_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    props = {**LLAMA_PROPS, "chat_template_caps": {"supports_tools": False}}
+    with (
+        WireServer(says("a"), routes={"/props": gives(props)}) as wire,
+        HttpRunner(wire.url, "m") as runner,
+    ):
+        assert not runner.profile.native_tools
+        for _ in range(2):
+            list(runner.chat_stream(HELLO, [TOOL]))
+    (record,) = caplog.records
+    assert "heredoc" in record.getMessage()
+
+
 def test_chat_notices_what_chat_stream_notices() -> None:
     long = [
         Message(role="user", content="The quick brown fox jumps over the lazy dog near the mill. " * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import random
 import struct
 import threading
@@ -31,6 +32,8 @@ from agentkit_fast.runners._http.sizes import prompt_estimate, prompt_floor, pro
 
 __all__ = ["HttpRunner", "Provider", "RetryEvent", "relay", "to_sse"]
 
+
+_log = logging.getLogger("agentkit_fast")
 
 # A batch that every server seen takes in one request.
 EMBED_AT_ONCE = 128
@@ -104,6 +107,7 @@ class HttpRunner:
         self._endpoint = exchange.Endpoint(self.root, self.api, model, self._headers)
         self._clients = Clients(self.root, transport=transport, async_transport=async_transport)
         self._adapted: set[str] = set()
+        self._warned = False
         self._found: discovery.Found | None = None
         self._finding = threading.Lock()
         self._learned = LearningCounter()
@@ -371,6 +375,14 @@ class HttpRunner:
         self, messages: Any, tools: Sequence[Any], options: ChatOptions, *, stream: bool
     ) -> dict[str, Any]:
         profile = self._known_profile()
+        if tools and not profile.native_tools and not self._warned:
+            self._warned = True
+            _log.warning(
+                "The chat template of %s at %s has no place for tools, so the model is not told of them. "
+                'Let calls come as text: Session(tool_format="heredoc").',
+                self.model,
+                self.api,
+            )
         body = requests.chat_body(
             self.model,
             messages,
