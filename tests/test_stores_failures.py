@@ -199,6 +199,29 @@ def test_another_program_holds_the_lock(tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="an open file can be moved on POSIX only")
+def test_a_file_that_goes_away_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with SQLiteStore(path) as store:
+        store.append("s", user("a"))
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(StoreError, match="deleted, moved or replaced"):
+            store.append("s", user("b"))
+        filled(path)  # a new file under the old name is not it
+        with pytest.raises(StoreError, match="deleted, moved or replaced"):
+            store.append("s", user("b"))
+
+
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SQLiteStore("s.db") as store:
+        (tmp_path / "inner").mkdir()
+        monkeypatch.chdir(tmp_path / "inner")
+        store.append("s", user("a"))
+        assert list(store.export("s"))
+    assert not (tmp_path / "inner" / "s.db").exists()
+
+
 def test_a_number_past_64_bits(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "s.db") as store:
         with pytest.raises(StoreError, match="64 bits"):

@@ -42,6 +42,8 @@ class Database:
     def __init__(self, path: str, *, timeout_s: float, synchronous: str) -> None:
         self.path = path
         self.memory = path == ":memory:"
+        # The working directory may change while the file is open.
+        self._file = path if self.memory else os.path.abspath(path)  # noqa: PTH100 - as it is, links and all
         self._timeout_s = timeout_s
         self._synchronous = synchronous
         self._closed = True
@@ -58,6 +60,7 @@ class Database:
             self.writer = self._connect()
             try:
                 self._closed = False
+                self._place = self._look_up()
                 self._prepare()
                 self._reader = self.writer if self.memory else self._connect()
             except BaseException:
@@ -67,7 +70,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path,
+            self._file,
             timeout=self._timeout_s,
             isolation_level=None,
             check_same_thread=False,
@@ -82,7 +85,7 @@ class Database:
 
     def _look_first(self) -> None:
         """Refuse what we must not touch, by its first bytes, before SQLite opens it."""
-        path = Path(self.path)
+        path = Path(self._file)
         try:
             if path.is_dir():
                 raise StoreError(
@@ -109,7 +112,7 @@ class Database:
                 "Give another path, or restore it from a copy"
             )
         self._refuse_newer(int.from_bytes(head[60:64]), int.from_bytes(head[68:72]))
-        if Path(f"{self.path}-wal").exists():
+        if Path(f"{self._file}-wal").exists():
             # The version may be in the log only, and an ordinary connection would write the log back.
             with contextlib.suppress(sqlite3.Error):
                 self._look_read_only(path)
@@ -181,11 +184,27 @@ class Database:
 
     # -- use --
 
+    def _look_up(self) -> tuple[int, int] | None:
+        """Which file the path names now."""
+        if self.memory:
+            return None
+        try:
+            found = os.stat(self._file)  # noqa: PTH116 - asked at each write, and this is the quick way
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """A transaction that writes: all of it is stored, or nothing."""
         self._check()
         with self._errors(), self._write_lock:
+            if self._look_up() != self._place:
+                # SQLite would go on writing to a file that nobody can open any more.
+                raise StoreError(
+                    f"{self.path} has been deleted, moved or replaced while it was open; nothing was stored. "
+                    "Put it back and open a new SQLiteStore"
+                )
             connection = self.writer
             if connection.in_transaction:
                 # A KeyboardInterrupt between two steps of ours left it; nothing in it was reported as stored.
