@@ -82,7 +82,14 @@ if TYPE_CHECKING:
         ScriptedRunner,
     )
     from agentkit_fast.session import Session, cancel_requested
-    from agentkit_fast.shaping import ShapePolicy, Shaper, Window, plain_window
+    from agentkit_fast.shaping import (
+        ShapePolicy,
+        Shaper,
+        Window,
+        plain_window,
+        read_entry_tool,
+        shape_messages,
+    )
     from agentkit_fast.stores import MemoryStore, SQLiteStore
     from agentkit_fast.text import (
         Arguments,
@@ -194,7 +201,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ScriptedRunner",
     ),
     "session": ("Session", "cancel_requested"),
-    "shaping": ("ShapePolicy", "Shaper", "Window", "plain_window"),
+    "shaping": ("ShapePolicy", "Shaper", "Window", "plain_window", "read_entry_tool", "shape_messages"),
     "stores": ("MemoryStore", "SQLiteStore"),
     "text": (
         "Arguments",

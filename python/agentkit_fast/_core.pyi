@@ -387,3 +387,11 @@ def truncate_middle(text: str, limit: int, *, hint: str | None = None) -> str:
 
     The marker comes on top of `limit`; `limit <= 0` cuts nothing. No cut splits a code point.
     """
+
+def shape_list(
+    messages: list[dict[str, Any]],
+    options: dict[str, Any],
+    tools: str,
+    count: Callable[[str], int] | None = None,
+) -> list[dict[str, Any]]:
+    """The list shaped; see `agentkit_fast.shaping.shape_messages`. `tools`: the schemas' wire JSON."""

@@ -6,9 +6,11 @@ for a plain list of OpenAI-format dicts; `plain_window` shows everything.
 
 from __future__ import annotations
 
+from agentkit_fast.shaping.lists import shape_messages
 from agentkit_fast.shaping.plain import plain_window
 from agentkit_fast.shaping.policy import ShapePolicy
+from agentkit_fast.shaping.reading import read_entry_tool
 from agentkit_fast.shaping.shaper import Shaper
 from agentkit_fast.shaping.window import Window
 
-__all__ = ["ShapePolicy", "Shaper", "Window", "plain_window"]
+__all__ = ["ShapePolicy", "Shaper", "Window", "plain_window", "read_entry_tool", "shape_messages"]

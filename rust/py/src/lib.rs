@@ -9,6 +9,7 @@ mod heredoc;
 mod json;
 mod repetition;
 mod shape;
+mod shape_list;
 mod slots;
 mod special_tokens;
 mod text_arg;
@@ -35,6 +36,8 @@ mod _core {
     use crate::repetition::RepetitionGuard;
     #[pymodule_export]
     use crate::shape::{Transcript, WindowHandle};
+    #[pymodule_export]
+    use crate::shape_list::shape_list;
     #[pymodule_export]
     use crate::slots::{capture_slots, expand_slots, section_names};
     #[pymodule_export]

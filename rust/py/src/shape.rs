@@ -93,29 +93,34 @@ where
     }
 }
 
+/// The core's options, from a dict with every one of them.
+pub fn options(options: &Bound<'_, PyDict>) -> PyResult<Options> {
+    Ok(Options {
+        budget: get(options, "budget")?,
+        headroom: get(options, "headroom")?,
+        keep_messages: get(options, "keep_messages")?,
+        keep_calls: get(options, "keep_calls")?,
+        keep_first: get(options, "keep_first")?,
+        lod_above: get(options, "lod_above")?,
+        always_lod: get(options, "always_lod")?,
+        summary_tokens: get(options, "summary_tokens")?,
+        max_tool_result: get(options, "max_tool_result")?,
+        heredoc: get(options, "heredoc")?,
+        verbatim: get(options, "verbatim")?,
+        image_tokens: get(options, "image_tokens")?,
+        reasoning: get(options, "reasoning")?,
+        count_reasoning: get(options, "count_reasoning")?,
+        alternate: get(options, "alternate")?,
+        system_role: get(options, "system_role")?,
+    })
+}
+
 #[pymethods]
 impl Transcript {
     #[new]
     #[pyo3(signature = (options, count=None))]
     fn new(options: &Bound<'_, PyDict>, count: Option<Py<PyAny>>) -> PyResult<Self> {
-        let options = Options {
-            budget: get(options, "budget")?,
-            headroom: get(options, "headroom")?,
-            keep_messages: get(options, "keep_messages")?,
-            keep_calls: get(options, "keep_calls")?,
-            keep_first: get(options, "keep_first")?,
-            lod_above: get(options, "lod_above")?,
-            always_lod: get(options, "always_lod")?,
-            summary_tokens: get(options, "summary_tokens")?,
-            max_tool_result: get(options, "max_tool_result")?,
-            heredoc: get(options, "heredoc")?,
-            verbatim: get(options, "verbatim")?,
-            image_tokens: get(options, "image_tokens")?,
-            reasoning: get(options, "reasoning")?,
-            count_reasoning: get(options, "count_reasoning")?,
-            alternate: get(options, "alternate")?,
-            system_role: get(options, "system_role")?,
-        };
+        let options = self::options(options)?;
         Ok(Self {
             inner: Mutex::new(CoreTranscript::new(options)),
             count,

@@ -3,6 +3,7 @@
 //! `record` reads entries, `unit` makes whole units of them and renders each, `wire` is the JSON and its
 //! count, `transcript` keeps a session's units and gives windows.
 
+pub mod list;
 mod merge;
 pub mod options;
 pub mod plan;

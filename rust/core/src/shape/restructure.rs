@@ -6,7 +6,7 @@ use super::plan::{
 };
 use super::record::Record;
 use super::transcript::{Transcript, copy_form, fingerprint};
-use super::unit::{Body, Context, Form, Level, Meta, UnitKind, single};
+use super::unit::{Body, Context, Form, Level, Meta, UnitKind, line_text, single};
 use super::wire::{Counter, Log, Messages, PER_MESSAGE, Role};
 use std::sync::Arc;
 
@@ -530,8 +530,4 @@ fn bracketed(messages: &Messages) -> Vec<u8> {
     out.extend_from_slice(messages.json.strip_suffix(b",").unwrap_or(&messages.json));
     out.push(b']');
     out
-}
-
-fn line_text(hidden: usize) -> String {
-    format!("[{hidden} earlier messages are left out here: they did not fit]")
 }

@@ -30,3 +30,5 @@ pub fn render_call(name: &str, arguments: &str) -> String {
     render_tool_call(name, arguments)
         .unwrap_or_else(|_| format!("@@call {name}\n{arguments}\n@@end\n"))
 }
+
+pub use super::unit::stub_arguments as short_arguments;

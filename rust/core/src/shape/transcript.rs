@@ -120,22 +120,25 @@ impl Transcript {
         if !records.is_sorted_by(|a, b| a.key() <= b.key()) {
             records.sort_by(|a, b| a.key().cmp(&b.key()));
         }
-        let mut fresh = Vec::with_capacity(records.len());
-        for record in records {
-            // Hashed only where the id is there already: a second copy is no news.
-            let again = self
-                .known
-                .get(&*record.id)
-                .is_some_and(|print| *print == fingerprint(&record));
-            if !again {
-                fresh.push(record);
-            }
+        // Hashed only where the id is there already: a second copy is no news.
+        if !self.known.is_empty() {
+            records.retain(|record| {
+                self.known
+                    .get(&*record.id)
+                    .is_none_or(|print| *print != fingerprint(record))
+            });
         }
+        let fresh = records;
         if let (Some(first), Some(last)) = (fresh.first(), &self.last_key)
             && first.key() < (last.0, last.1, &last.2)
         {
             return Ingest::Late;
         }
+        if let Some(last) = fresh.last() {
+            let (at, entry, id) = last.key();
+            self.last_key = Some((at, entry, id.to_owned()));
+        }
+        self.known.reserve(fresh.len());
         let mut live: Option<(usize, Live<'_>)> = self.live.take();
         let options = self.options.clone();
         let mut names = std::mem::take(&mut self.names);
@@ -157,14 +160,6 @@ impl Transcript {
             }
             self.known.insert(id.clone(), print);
             self.taken += 1;
-            let key = record.key();
-            if self
-                .last_key
-                .as_ref()
-                .is_none_or(|last| (last.0, last.1, &*last.2) < key)
-            {
-                self.last_key = Some((key.0, key.1, key.2.to_owned()));
-            }
             let meta = Meta {
                 id,
                 created_at: record.created_at,

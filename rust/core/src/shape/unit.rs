@@ -179,9 +179,12 @@ impl Context<'_> {
             bare: None,
         };
         if self.options.may_stub() && piece.text.len() > self.options.stub_above() {
-            let pointer = stub_arguments(&meta.id, 0, &piece.text).len() + 3;
+            let pointer = stub_arguments(&format!("entry {}", meta.id), 0, &piece.text).len() + 3;
             let head = seams::floor_boundary(&piece.text, self.options.stub_keep(pointer));
-            piece.stub = self.shorter(stub_arguments(&meta.id, head, &piece.text), &piece.text);
+            piece.stub = self.shorter(
+                stub_arguments(&format!("entry {}", meta.id), head, &piece.text),
+                &piece.text,
+            );
         }
         if self.options.may_stub() && piece.text.len() > BARE_ABOVE {
             piece.bare = self.shorter(bare_arguments(&meta.id, piece.text.len()), &piece.text);
@@ -214,12 +217,12 @@ pub fn bare_text(id: &str, len: usize) -> String {
     format!("[shortened: entry {id}, {len} bytes]")
 }
 
-fn stub_arguments(id: &str, head: usize, text: &str) -> String {
+pub fn stub_arguments(id: &str, head: usize, text: &str) -> String {
     let mut out = Vec::with_capacity(head + 96);
     out.extend_from_slice(b"{\"_shortened\":");
     super::wire::write_string(
         &mut out,
-        &format!("entry {id}, first {head} of {} bytes", text.len()),
+        &format!("{id}, first {head} of {} bytes", text.len()),
     );
     out.extend_from_slice(b",\"_head\":");
     super::wire::write_string(&mut out, &text[..head]);
@@ -233,6 +236,11 @@ fn bare_arguments(id: &str, len: usize) -> String {
     super::wire::write_string(&mut out, &format!("entry {id}, {len} bytes"));
     out.push(b'}');
     String::from_utf8(out).unwrap_or_default()
+}
+
+/// Stands for what is left out of a window.
+pub fn line_text(hidden: usize) -> String {
+    format!("[{hidden} earlier messages are left out here: they did not fit]")
 }
 
 /// Stands for a result that is not there.
@@ -337,8 +345,8 @@ pub fn single(context: &mut Context<'_>, record: &Record<'_>, meta: Meta) -> Uni
     }
     let piece = context.piece(text, &meta);
     let mut render = |level: Level| {
-        let mut out = Messages::default();
         let (text, tokens) = piece.at(level);
+        let mut out = Messages::with_room(text.len());
         out.open(Role::User);
         out.text(text);
         context.close(&mut out, Role::User, tokens);
@@ -601,7 +609,23 @@ impl<'a> Live<'a> {
     }
 
     fn messages(&self, context: &mut Context<'_>, level: Level, reasoned: bool) -> Messages {
-        let mut out = Messages::default();
+        let size: usize = self
+            .calls
+            .iter()
+            .map(|call| {
+                let result = call
+                    .result
+                    .as_ref()
+                    .map_or(0, |(_, piece)| piece.at(level).0.len());
+                result + call.arguments.at(level).0.len() + 256
+            })
+            .sum();
+        let texts: usize = self
+            .texts
+            .iter()
+            .map(|(_, piece)| piece.at(level).0.len() + 2)
+            .sum();
+        let mut out = Messages::with_room(size + texts);
         let texts: Vec<(&str, usize)> = self
             .texts
             .iter()

@@ -122,6 +122,14 @@ pub struct Mark {
 }
 
 impl Messages {
+    /// Room for one message of so many bytes of text, give or take a few escapes.
+    pub fn with_room(text: usize) -> Self {
+        Self {
+            json: Vec::with_capacity(text + text / 32 + 64),
+            marks: Vec::new(),
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.marks.len()
     }

@@ -1,0 +1,173 @@
+"""`trim_messages` with LangChain's arguments and message objects, and windows that stay valid.
+
+Change `from langchain_core.messages import trim_messages` to
+`from agentkit_fast.hosts.langchain import trim_messages`; nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from agentkit_fast.protocols import TokenCounter
+from agentkit_fast.shaping import ShapePolicy, shape_messages
+
+__all__ = ["trim_messages"]
+
+_PLACE = "agentkit_place"
+
+
+def _langchain() -> Any:
+    """LangChain's messages, imported when they are first needed; it is no dependency of ours."""
+    return importlib.import_module("langchain_core.messages")
+
+
+class _Texts:
+    """A LangChain token counter, asked text by text."""
+
+    def __init__(self, count_messages: Callable[[list[Any]], int]) -> None:
+        human = _langchain().HumanMessage
+        empty = count_messages([human("")])
+
+        @lru_cache(maxsize=8192)
+        def count(text: str) -> int:
+            return max(0, count_messages([human(text)]) - empty)
+
+        self.count = count
+
+
+class _Nothing:
+    """For `token_counter=len`: only the messages themselves count."""
+
+    def count(self, text: str) -> int:
+        return 0
+
+
+def trim_messages(
+    messages: Iterable[Any] | None = None,
+    *,
+    max_tokens: int,
+    token_counter: Any = "approximate",  # noqa: S107 tokens of text, no password
+    strategy: str = "last",
+    allow_partial: bool = False,
+    end_on: Any = None,
+    start_on: Any = None,
+    include_system: bool = False,
+    text_splitter: Any = None,
+    policy: ShapePolicy | None = None,
+) -> Any:
+    """As `langchain_core.messages.trim_messages`, but what it returns is always a valid history.
+
+    A tool message never stands without its call, results are never lost half-way, the first task and the newest
+    user message stay, and a growing history keeps its prefix. `policy` adds shortening; see `ShapePolicy`.
+    Without `messages` it gives a `Runnable`, as LangChain's does.
+
+    `token_counter`: `"approximate"` (four bytes a token), `len`, a model, a callable on messages, or one of our
+    counters. The system message is kept with `include_system=False`, too. `allow_partial` and `text_splitter`
+    are accepted and not needed: texts are shortened by `policy.lod_above`. `strategy="first"` is LangChain's own.
+    Raises `ValueError` for an unknown strategy and `ContextOverflow` when not even the newest user message fits.
+    """
+    arguments = {
+        "max_tokens": max_tokens,
+        "token_counter": token_counter,
+        "strategy": strategy,
+        "allow_partial": allow_partial,
+        "end_on": end_on,
+        "start_on": start_on,
+        "include_system": include_system,
+        "text_splitter": text_splitter,
+    }
+    if messages is None:
+        runnables = importlib.import_module("langchain_core.runnables")
+        return runnables.RunnableLambda(lambda given: trim_messages(given, policy=policy, **arguments))
+    if strategy == "first":
+        return _langchain().trim_messages(messages, **arguments)
+    if strategy != "last":
+        raise ValueError(f"strategy is {strategy!r}; it can be 'last' or 'first'")
+    langchain = _langchain()
+    given: list[Any] = list(langchain.convert_to_messages(list(messages)))
+    if end_on is not None:
+        while given and not _is(given[-1], end_on):
+            given.pop()
+    if not given:
+        return []
+    wire = langchain.convert_to_openai_messages(given)
+    dicts = [{**message, _PLACE: place} for place, message in enumerate(wire)]
+    counter, budget, check = _counter_of(token_counter, max_tokens)
+    while True:
+        shaped = shape_messages(dicts, budget=budget, counter=counter, policy=policy)
+        result = [_back(message, given, dicts) for message in shaped]
+        used = check(result) if check is not None else 0
+        if used <= max_tokens:
+            break
+        # The counter adds more around a message than we do.
+        budget = min(budget - 1, budget * max_tokens // used)
+    if start_on is not None:
+        head = [message for message in result[:1] if message.type == "system"]
+        body = result[len(head) :]
+        while body and not _is(body[0], start_on):
+            body.pop(0)
+        result = head + body
+    return result
+
+
+def _is(message: Any, kinds: Any) -> bool:
+    for kind in [kinds] if isinstance(kinds, (str, type)) else kinds:
+        if isinstance(kind, str) and message.type == kind:
+            return True
+        if isinstance(kind, type) and isinstance(message, kind):
+            return True
+    return False
+
+
+def _counter_of(
+    given: Any, max_tokens: int
+) -> tuple[TokenCounter | None, int, Callable[[Sequence[Any]], int] | None]:
+    if given == "approximate" or getattr(given, "__name__", "") == "count_tokens_approximately":
+        return None, max_tokens, None
+    if given is len:
+        return _Nothing(), 4 * max_tokens, len
+    if hasattr(given, "get_num_tokens_from_messages"):
+        ask = given.get_num_tokens_from_messages
+        return _Texts(ask), max_tokens, ask
+    if hasattr(given, "count"):
+        return given, max_tokens, None
+    if callable(given):
+        return _Texts(given), max_tokens, given
+    raise ValueError(f"token_counter {given!r} is neither a counter, a model nor a callable")
+
+
+def _back(shown: dict[str, Any], given: list[Any], dicts: list[dict[str, Any]]) -> Any:
+    """The LangChain message a dict came from, changed where the dict is."""
+    place = shown.get(_PLACE)
+    if place is None:
+        if shown["role"] == "tool":
+            return _langchain().ToolMessage(content=shown["content"], tool_call_id=shown["tool_call_id"])
+        return _langchain().HumanMessage(shown["content"])
+    message, before = given[place], dicts[place]
+    if shown is before:
+        return message
+    changes: dict[str, Any] = {}
+    if shown.get("content") != before.get("content"):
+        changes["content"] = shown["content"]
+    if shown.get("tool_call_id") != before.get("tool_call_id"):
+        changes["tool_call_id"] = shown["tool_call_id"]
+    if shown.get("tool_calls") != before.get("tool_calls"):
+        changes["tool_calls"] = [_call(call) for call in shown["tool_calls"]]
+        changes["additional_kwargs"] = {
+            key: value for key, value in message.additional_kwargs.items() if key != "tool_calls"
+        }
+    return message.model_copy(update=changes)
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "name": call["function"]["name"],
+        "args": msgspec.json.decode(call["function"]["arguments"]),
+        "id": call["id"],
+        "type": "tool_call",
+    }

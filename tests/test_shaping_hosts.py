@@ -1,0 +1,164 @@
+"""Shaping inside other frameworks, against the real packages."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+langchain = pytest.importorskip("langchain_core.messages")
+
+from agentkit_fast.hosts.langchain import trim_messages  # noqa: E402
+from agentkit_fast.shaping import ShapePolicy  # noqa: E402
+
+
+def talk(rounds: int, size: int = 60) -> list[Any]:
+    out: list[Any] = [
+        langchain.SystemMessage("You keep a depot."),
+        langchain.HumanMessage("sort out the depot"),
+    ]
+    for n in range(rounds):
+        call = {"name": "bay", "args": {"n": n}, "id": f"c{n}", "type": "tool_call"}
+        out.append(langchain.AIMessage("", tool_calls=[call]))
+        out.append(langchain.ToolMessage("box " * size, tool_call_id=f"c{n}"))
+        out.append(langchain.HumanMessage(f"and bay {n + 1}?"))
+    return out
+
+
+def check_pairs(messages: list[Any]) -> None:
+    waiting: list[str] = []
+    for message in messages:
+        if isinstance(message, langchain.ToolMessage):
+            assert message.tool_call_id in waiting
+            waiting.remove(message.tool_call_id)
+        else:
+            assert not waiting
+        if isinstance(message, langchain.AIMessage):
+            waiting = [call["id"] for call in message.tool_calls]
+    assert not waiting
+
+
+@pytest.mark.parametrize("budget", range(60, 1400, 40))
+def test_no_budget_leaves_an_orphan(budget: int) -> None:
+    given = talk(12)
+    shown = trim_messages(given, max_tokens=budget, token_counter="approximate", start_on="human")
+    check_pairs(shown)
+    assert shown[0] is given[0]
+    assert given[-1] in shown
+    changed = [message for message in shown if not any(message is other for other in given)]
+    assert all(message.type in ("human", "tool") for message in changed), "the line, and results cut to fit"
+
+
+def test_the_task_survives_a_tool_loop() -> None:
+    given = talk(0)
+    for n in range(60):
+        given += talk(1)[2:4]
+        given[-2].tool_calls[0]["id"] = given[-1].tool_call_id = f"x{n}"
+    shown = trim_messages(given, max_tokens=800)
+    check_pairs(shown)
+    assert any(message.content == "sort out the depot" for message in shown)
+
+
+@pytest.mark.parametrize("counter", [len, "callable", "ours"], ids=str)
+def test_counters(counter: Any) -> None:
+    def callable_counter(messages: list[Any]) -> int:
+        return sum(len(str(message.content)) // 3 + 9 for message in messages)
+
+    class Ours:
+        def count(self, text: str) -> int:
+            return len(text) // 3
+
+    given = talk(30)
+    limit = 20 if counter is len else 600
+    chosen = {"callable": callable_counter, "ours": Ours()}.get(counter, counter)
+    shown = trim_messages(given, max_tokens=limit, token_counter=chosen)
+    check_pairs(shown)
+    if counter is len:
+        assert len(shown) <= 20
+    if counter == "callable":
+        assert callable_counter(shown) <= 600
+
+
+def test_end_on_a_runnable_and_stubs() -> None:
+    given = talk(10, size=400)
+    shown = trim_messages(
+        given, max_tokens=900, end_on=("human", "tool"), policy=ShapePolicy(lod_above=100)
+    )
+    check_pairs(shown)
+    runnable = trim_messages(max_tokens=900)
+    assert [m.type for m in runnable.invoke(given)] == [
+        m.type for m in trim_messages(given, max_tokens=900)
+    ]
+    with pytest.raises(ValueError, match="strategy"):
+        trim_messages(given, max_tokens=900, strategy="middle")
+    assert trim_messages([], max_tokens=5) == []
+
+
+def test_langgraph_pre_model_hook() -> None:
+    """The recipe of docs/hosts.md, on the message list LangGraph hands to a hook."""
+
+    def pre_model_hook(state: dict[str, Any]) -> dict[str, Any]:
+        return {"llm_input_messages": trim_messages(state["messages"], max_tokens=600)}
+
+    shown = pre_model_hook({"messages": talk(20)})["llm_input_messages"]
+    check_pairs(shown)
+    prebuilt = pytest.importorskip("langgraph.prebuilt")
+    from langchain_core.language_models.fake_chat_models import FakeListChatModel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has moved to langchain.agents; the hook is the same
+        model = FakeListChatModel(responses=["fine"])
+        agent = prebuilt.create_react_agent(model, [], pre_model_hook=pre_model_hook)
+    result = agent.invoke({"messages": talk(20)})
+    assert result["messages"][-1].content == "fine"
+
+
+def test_pydantic_ai_history_processor() -> None:
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    messages = pytest.importorskip("pydantic_ai.messages")
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    from hosts_recipes import shape_history
+
+    seen: list[int] = []
+
+    def answer(history: list[Any], info: AgentInfo) -> Any:
+        seen.append(len(history))
+        return messages.ModelResponse(parts=[messages.TextPart("fine")])
+
+    def processor(history: list[Any]) -> list[Any]:
+        return shape_history(history, budget=600)
+
+    capability = getattr(pytest.importorskip("pydantic_ai.capabilities"), "ProcessHistory", None)
+    if capability is None:
+        agent = pydantic_ai.Agent(FunctionModel(answer), history_processors=[processor])
+    else:
+        agent = pydantic_ai.Agent(FunctionModel(answer), capabilities=[capability(processor)])
+    history: list[Any] = []
+    for n in range(40):
+        history.append(messages.ModelRequest(parts=[messages.UserPromptPart("box " * 20 + str(n))]))
+        history.append(messages.ModelResponse(parts=[messages.TextPart("fine")]))
+    assert agent.run_sync("and now?", message_history=history).output == "fine"
+    assert 1 < seen[0] < 60
+
+
+def test_openai_agents_input_filter() -> None:
+    agents = pytest.importorskip("agents")
+    from hosts_recipes import input_filter
+
+    items: list[Any] = [{"role": "user", "content": "sort out the depot"}]
+    for n in range(40):
+        items.append({"type": "function_call", "call_id": f"c{n}", "name": "bay", "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": f"c{n}", "output": "box " * 60})
+    data = agents.run.CallModelData(
+        model_data=agents.run.ModelInputData(input=items, instructions="You keep a depot."),
+        agent=agents.Agent(name="a"),
+        context=None,
+    )
+    shaped = input_filter(data, budget=600).input
+    assert 2 < len(shaped) < len(items)
+    calls = {item["call_id"] for item in shaped if item.get("type") == "function_call"}
+    outputs = {item["call_id"] for item in shaped if item.get("type") == "function_call_output"}
+    assert calls == outputs
+    assert items[0] in shaped

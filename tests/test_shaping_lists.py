@@ -1,0 +1,219 @@
+"""`shape_messages`: plain dicts in and out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+
+from agentkit_fast.errors import ContextOverflow
+from agentkit_fast.messages import ToolDef
+from agentkit_fast.shaping import ShapePolicy, shape_messages
+from shaping_checks import count_text
+
+
+def cost(message: dict[str, Any]) -> int:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        total = count_text(content)
+    else:
+        total = sum(count_text(part["text"]) if part["type"] == "text" else 800 for part in content)
+    total += count_text(message["role"]) + count_text(message.get("name", "")) + 4
+    for call in message.get("tool_calls") or ():
+        total += count_text(call["function"]["name"]) + count_text(call["function"]["arguments"]) + 4
+    return total
+
+
+def check(messages: list[dict[str, Any]]) -> None:
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    last = ""
+    for at, message in enumerate(messages):
+        role = message["role"]
+        assert role != "system" or at == 0
+        if role == "tool":
+            assert message["tool_call_id"] in open_calls
+            open_calls.remove(message["tool_call_id"])
+        else:
+            assert not open_calls
+        if role == "assistant":
+            assert last != "assistant"
+            for call in message.get("tool_calls") or ():
+                assert call["id"]
+                assert call["id"] not in seen
+                seen.add(call["id"])
+                open_calls.append(call["id"])
+                assert isinstance(json.loads(call["function"]["arguments"]), dict)
+        last = role
+    assert not open_calls
+
+
+def call(call_id: str, arguments: str = "{}") -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+
+def talk(turns: int, size: int = 300) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = [{"role": "system", "content": "You keep a depot."}]
+    for turn in range(turns):
+        out.append({"role": "user", "content": f"check bay {turn}", "name": "ann", "x_trace": turn})
+        out.append({"role": "assistant", "content": "", "tool_calls": [call(f"c{turn}", '{"n":1}')]})
+        out.append(
+            {"role": "tool", "tool_call_id": f"c{turn}", "content": f"{turn} " + "box " * (size // 4)}
+        )
+        out.append(
+            {"role": "assistant", "content": f"bay {turn} is fine", "usage": {"cache_read_input_tokens": 4}}
+        )
+    return out
+
+
+def test_what_fits_comes_back_as_it_is() -> None:
+    given = talk(5)
+    shaped = shape_messages(given, budget=10_000)
+    assert all(a is b for a, b in zip(shaped, given, strict=True))
+
+
+@pytest.mark.parametrize("lod_above", [0, 100])
+@pytest.mark.parametrize("budget", [300, 1000, 4000])
+def test_a_growing_list_keeps_its_prefix(budget: int, lod_above: int) -> None:
+    whole = talk(120)
+    before = copy.deepcopy(whole)
+    last: list[dict[str, Any]] = []
+    breaks = 0
+    ends = [at for at in range(2, len(whole) + 1) if whole[at - 1]["role"] in ("user", "tool")]
+    for end in ends:
+        shaped = shape_messages(whole[:end], budget=budget, policy=ShapePolicy(lod_above=lod_above))
+        check(shaped)
+        assert sum(map(cost, shaped)) <= budget
+        assert shaped[0]["role"] == "system"
+        newest = next(m for m in reversed(whole[:end]) if m["role"] == "user")
+        assert newest in shaped
+        breaks += shaped[: len(last)] != last
+        last = shaped
+    assert whole == before, "the input is never changed"
+    spoken = sum(map(cost, whole))
+    assert breaks <= 1 + 3 * spoken / budget, "one break every so many tokens"
+
+
+def test_tools_are_part_of_the_budget() -> None:
+    tools = [ToolDef(name="look", description="d" * 2000)]
+    shaped = shape_messages(talk(40), budget=2000, tools=tools)
+    assert sum(map(cost, shaped)) <= 2000 - count_text(
+        json.dumps([tools[0].to_wire()], separators=(",", ":"))
+    )
+    with pytest.raises(ContextOverflow, match="tools 52"):
+        shape_messages(talk(2), budget=500, tools=tools)
+
+
+def test_shortened_messages_name_themselves_and_keep_unknown_keys() -> None:
+    given = talk(30, size=2000)
+    given[3]["x_mark"] = "kept"
+    shaped = shape_messages(given, budget=6000, policy=ShapePolicy(lod_above=200))
+    stubs = [m for m in shaped if str(m["content"]).startswith("[shortened: message ")]
+    assert stubs
+    assert all(len(m["content"]) <= 300 and "bytes]" in m["content"] for m in stubs)
+
+
+def test_content_parts_and_images() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
+    given = [
+        {"role": "user", "content": [{"type": "text", "text": "what is on this label?"}, image]},
+        {"role": "assistant", "content": "Pallet 9"},
+        {"role": "user", "content": "and this one?"},
+    ]
+    shaped = shape_messages(given, budget=4000)
+    assert shaped == given
+    assert shaped[0] is given[0]
+    assert shape_messages(given, budget=825) != given
+
+
+REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "an orphan result": (
+        [{"role": "tool", "tool_call_id": "z", "content": "r"}],
+        [{"role": "user", "content": "[late result of call z]\nr"}],
+    ),
+    "a call without result": (
+        [{"role": "assistant", "content": None, "tool_calls": [call("a")]}],
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call("a")]},
+            {
+                "role": "tool",
+                "content": "[no result: this call was interrupted before it ended]",
+                "tool_call_id": "a",
+            },
+        ],
+    ),
+    "texts in a row": (
+        [{"role": "assistant", "content": "one"}, {"role": "assistant", "content": "two", "k": 1}],
+        [{"role": "assistant", "content": "one\n\ntwo", "k": 1}],
+    ),
+    "an empty reply": ([{"role": "assistant", "content": " "}], []),
+    "an empty question": (
+        [{"role": "user", "content": ""}],
+        [{"role": "user", "content": "(empty message)"}],
+    ),
+    "control tokens in a result": (
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+            {"role": "tool", "tool_call_id": "a", "content": "<|im_start|>"},
+        ],
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+            {"role": "tool", "tool_call_id": "a", "content": "&lt;|im_start|>"},
+        ],
+    ),
+    "a late system message": (
+        [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
+        [{"role": "user", "content": "a"}, {"role": "user", "content": "[system]\nb"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+@pytest.mark.parametrize("budget", [0, 5000])
+def test_repairs(name: str, budget: int) -> None:
+    given, wanted = REPAIRS[name]
+    assert shape_messages(given, budget=budget) == wanted
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_list_gives_a_valid_window(seed: int) -> None:
+    rng = random.Random(seed)
+    given: list[dict[str, Any]] = []
+    for n in range(rng.randrange(1, 60)):
+        ids = rng.choice(("k", "", f"c{n}", f"c{n - 1}"))
+        text = rng.choice(("", "ok", "日本語 ", "<|x|>")) * rng.choice((1, 9, 300))
+        arguments = rng.choice(("{}", "{", "", '{"b":"' + "x" * 3000 + '"}'))
+        given.append(
+            rng.choice(
+                (
+                    {"role": "user", "content": text},
+                    {"role": "assistant", "content": text},
+                    {"role": "assistant", "content": text, "tool_calls": [call(ids, arguments), call(ids)]},
+                    {"role": "tool", "tool_call_id": ids, "content": text},
+                    {"role": "notice", "content": text},
+                )
+            )
+        )
+    before = copy.deepcopy(given)
+    budget = rng.choice((0, 300, 1200))
+    policy = ShapePolicy(lod_above=rng.choice((0, 100)), preserve_last_messages=rng.choice((0, 2, 10)))
+    try:
+        shaped = shape_messages(given, budget=budget, policy=policy)
+    except ContextOverflow:
+        assert budget > 0
+        return
+    check(shaped)
+    assert given == before
+    if budget:
+        assert sum(map(cost, shaped)) <= budget
+    assert shape_messages(given, budget=budget, policy=policy) == shaped
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(TypeError, match=r"messages\[1\] must be a dict"):
+        shape_messages([{"role": "user", "content": "a"}, "b"], budget=100)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"messages\[0\] has no role"):
+        shape_messages([{"content": "a"}], budget=100)
