@@ -46,12 +46,9 @@ def _find(store: Any, session_id: str, entry_id: str) -> Entry | None:
     read = getattr(store, "history", None) or store.context
     entries = read(session_id)
     if inspect.isawaitable(entries):
-        entries = run_async(_awaited(entries))
+        waiting = entries
+        entries = run_async(lambda: waiting)
     return next((entry for entry in entries if entry.id == entry_id), None)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 def _text(entry: Entry) -> str:

@@ -81,6 +81,9 @@ impl Transcript {
     }
 }
 
+/// Time, whether it is a marker, id, level.
+type RunTuple = (i64, bool, String, u8);
+
 fn get<'py, T>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<T>
 where
     T: for<'a> FromPyObject<'a, 'py>,
@@ -267,7 +270,7 @@ impl Transcript {
         self.lock(py).left_out()
     }
 
-    fn levels(&self, py: Python<'_>) -> (Vec<(i64, bool, String, u8)>, bool, usize) {
+    fn levels(&self, py: Python<'_>) -> (Vec<RunTuple>, bool, usize) {
         let inner = self.lock(py);
         let runs = inner.levels();
         let runs = runs
@@ -279,7 +282,7 @@ impl Transcript {
     fn set_levels(
         &self,
         py: Python<'_>,
-        runs: Vec<(i64, bool, String, u8)>,
+        runs: Vec<RunTuple>,
         silent: bool,
         hidden: usize,
     ) -> PyResult<()> {

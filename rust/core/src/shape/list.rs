@@ -27,8 +27,8 @@ pub fn replay(
         if total <= room.budget {
             continue;
         }
-        for unit in known..=index {
-            (costs[unit].stub, costs[unit].bare) = shorter(unit);
+        for (unit, cost) in costs.iter_mut().enumerate().take(index + 1).skip(known) {
+            (cost.stub, cost.bare) = shorter(unit);
         }
         known = index + 1;
         let seen: Vec<Cost> = live
