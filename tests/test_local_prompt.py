@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from agentkit_fast.prompt import PromptEncoder
 from agentkit_fast.runners._local import llama
 from agentkit_fast.runners._local.roles import TemplateRules, conform, probe_template
+from agentkit_fast.tokens import GgufTokenizer
 from prompt_families import FAMILIES, NOW
 
 pytestmark = pytest.mark.model
@@ -36,11 +37,13 @@ def vocabulary(request: pytest.FixtureRequest) -> tuple[str, llama.Model]:
     return request.param, llama.Model(path, vocab_only=True)
 
 
-@pytest.fixture(scope="module")
-def encoder(vocabulary: tuple[str, llama.Model]) -> PromptEncoder:
+@pytest.fixture(scope="module", params=["GgufTokenizer", "LlamaTokenizer"])
+def encoder(request: pytest.FixtureRequest, vocabulary: tuple[str, llama.Model]) -> PromptEncoder:
     name, model = vocabulary
     template = FAMILIES[FAMILY[name]].template
-    return PromptEncoder(llama.LlamaTokenizer(model.vocab), template, now=lambda: NOW)
+    own = request.param == "GgufTokenizer"
+    tokenizer = GgufTokenizer(model.path) if own else llama.LlamaTokenizer(model.vocab)
+    return PromptEncoder(tokenizer, template, now=lambda: NOW)
 
 
 def around(text: str) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import warnings
@@ -31,7 +32,7 @@ Messages = Sequence[Message] | Sequence[dict[str, Any]] | Any
 
 # What an idle machine can spare: beyond one conversation's full window, live sequences share at most
 # this much cache; what does not fit waits in host memory, milliseconds away.
-_POOL_BYTES = 512 << 20
+_POOL_BYTES = 256 << 20
 _CONSTRAINTS = ("auto", "llguidance", "gbnf", "none")
 
 
@@ -267,7 +268,7 @@ class LocalRunner:
 
         def deliver(item: Any) -> None:
             # The loop may be gone when a request ends late; then nobody waits for it.
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
         request = await asyncio.to_thread(self._request, messages, tools, options, deliver)

@@ -125,6 +125,14 @@ class Engine:
             self._admit()
             for entry in list(self._running):
                 self._step(entry)
+        while True:
+            # What was asked for before the end is answered, so that nobody waits for ever.
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if item is not None:
+                item()
         for request, work in self._running:
             work.close()
             request.fail(_closed_error())

@@ -201,7 +201,15 @@ class Reply:
                 tokens.append(forced)
                 record.forced += 1
                 self._take(forced)
-        return self._escaped if self.rewind is not None else tokens
+        if self._goes_back():
+            return self._escaped
+        if not self.finished and self._left(room - len(tokens)) <= 0:
+            # The last token need not be evaluated: nothing comes after it.
+            self._finish("length")
+        return tokens
+
+    def _goes_back(self) -> bool:
+        return self.rewind is not None
 
     def _left(self, room: int) -> int:
         record, limit = self._request.record, self._request.max_tokens
