@@ -242,7 +242,7 @@ def play(seed: int, *, steps: int, memory: bool, alternate: bool = False) -> Non
         last = messages
 
 
-COUNT = 60
+COUNT = 400
 
 
 @pytest.mark.parametrize("memory", [True, False], ids=["memory-store", "four-methods"])

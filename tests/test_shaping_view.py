@@ -9,7 +9,7 @@ import pytest
 
 from agentkit_fast.entries import Entry
 from agentkit_fast.messages import image_part, text_part
-from agentkit_fast.shaping import plain_window
+from agentkit_fast.shaping import ShapePolicy, Shaper, plain_window
 from shaping_checks import History, ListStore, check_valid, count_messages
 
 
@@ -262,3 +262,33 @@ def test_messages_are_a_lazy_sequence() -> None:
     with pytest.raises(IndexError):
         window.messages[6]
     assert msgspec.json.decode(window.to_json()) == window.to_wire()
+
+
+def test_formats_of_stubs_markers_and_lines() -> None:
+    """The texts a model sees in place of others, letter by letter: a change of one breaks every cache."""
+    history = History()
+    history.add("user", "first")
+    history.add("user", "é" * 300)
+    history.round("a", "y" * 3000, args='{"body":"' + "z" * 2000 + '"}')
+    history.add("compaction", "notes", id="m")
+    history.add("user", "newest")
+    policy = ShapePolicy(
+        always_lod=True,
+        lod_above=400,
+        preserve_last_messages=1,
+        preserve_last_tool_calls=0,
+        headroom_tokens=-1,
+    )
+    shown = Shaper(ListStore(history.entries), None, policy).build("s").messages
+    head = "[shortened: entry e00002, first 348 of 600 bytes]\n"
+    assert shown[1].content == head + "é" * 174
+    arguments = json.loads(shown[2].tool_calls[0].arguments)
+    assert list(arguments) == ["_shortened", "_head"]
+    assert arguments["_shortened"].startswith("entry e00003, first ")
+    assert arguments["_shortened"].endswith(" of 2011 bytes")
+    assert shown[3].content.startswith("[shortened: entry e00004, first ")
+    assert len(shown[3].content) <= 400
+    assert shown[4].content == "[summary of earlier messages]\nnotes"
+    tight = ShapePolicy(budget_tokens=130, headroom_tokens=-1, preserve_first_messages=0)
+    shown = Shaper(ListStore(history.entries), None, tight).build("s").messages
+    assert "[3 earlier messages are left out here: they did not fit]" in [m.content for m in shown]

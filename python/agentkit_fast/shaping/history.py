@@ -18,7 +18,7 @@ __all__ = ["count_of", "encode_entries", "schema_json", "take_in"]
 _encoder = msgspec.msgpack.Encoder()
 _json = msgspec.json.Encoder()
 # Entries are handed over in pieces of this many, so that a long history is never in memory twice.
-_BATCH = 8192
+_BATCH = 65_536
 
 
 def count_of(counter: Any) -> Callable[[str], int] | None:
