@@ -39,6 +39,7 @@ _STDERR_SHOWN = 1500
 _MAX_PAGES = 200
 # Closing a server that does not end by itself takes the mcp package up to 6.5 s.
 _CLOSE_TIMEOUT_S = 10.0
+_LAST_WORDS_S = 0.7
 
 
 class McpError(AgentkitError, ConnectionError):
@@ -355,6 +356,7 @@ class _Link:
                 ready.cancel()
                 over.cancel()
                 if self._over.is_set():
+                    await self._last_words()
                     raise McpError(
                         f"MCP server {self._name!r} could not be started or reached{self._reason()}"
                     )
@@ -430,6 +432,7 @@ class _Link:
             ) from error
         except Exception as error:
             if self._over.is_set():
+                await self._last_words()
                 raise _Trouble(
                     f"{self.ended()} while {name} was running; whether it had its effect is not known."
                 ) from error
@@ -451,7 +454,13 @@ class _Link:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await asyncio.wait({task}, timeout=0.2)
+        await self._last_words()
         raise McpError(self.ended())
+
+    async def _last_words(self) -> None:
+        """Wait a moment for the transport to close: a server's stdout may end before its stderr is read."""
+        if self._task is not None:
+            await asyncio.wait({asyncio.wrap_future(self._task)}, timeout=_LAST_WORDS_S)
 
     def ended(self) -> str:
         """That the server has ended, with its last words."""
