@@ -197,6 +197,39 @@ def test_a_call_that_takes_too_long_is_left(run: Any, kind: str) -> None:
 
 
 @both
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_call_that_was_left_is_not_taken_for_a_later_one(run: Any, kind: str) -> None:
+    """It ends while a call of the next round, in the same place, is running."""
+    left = threading.Event()
+
+    def dispatch(asked: ToolCall) -> str:
+        if asked.arguments == '{"n":1}':
+            left.wait(5)
+            return "too late"
+        left.set()
+        time.sleep(0.1)
+        return "in time"
+
+    async def adispatch(asked: ToolCall) -> str:
+        if asked.arguments == '{"n":1}':
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                return "too late"
+        await asyncio.sleep(0.1)
+        return "in time"
+
+    made = session(
+        [reply(call('{"n":1}')), reply(call('{"n":2}')), "ok"],
+        dispatch=dispatch if kind == "sync" else adispatch,
+        tool_timeout_s=0.3,
+    )
+    assert run(made).reply == "ok"
+    assert "within 0.3 s" in results(made)[0]
+    assert results(made)[1] == "in time"
+
+
+@both
 def test_tools_as_functions_and_as_a_set(run: Any) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import itertools
 import logging
 import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
+
+import msgspec
 
 from agentkit_fast.dispatch import with_cancel
 from agentkit_fast.effects import (
@@ -59,6 +62,14 @@ _PLAIN = frozenset({int, str, list, tuple, bool})
 GRACE_S = 2.0
 
 
+class _Ended(msgspec.Struct, frozen=True):
+    """A call has ended, wherever it ran."""
+
+    ticket: int
+    value: Any = None
+    error: BaseException | None = None
+
+
 class _Stop:
     """Wakes a driver that waits for a call."""
 
@@ -75,7 +86,11 @@ class _Driver:
         self.stopping = False  # as `stop`, but as cheap to read as it is often read
         self.stopped = False  # the rules have been told
         self.stream: Any = None
-        self.deadlines: dict[int, tuple[float, float]] = {}  # index -> (when, seconds)
+        # Each start of a call has a ticket of its own, so that a call that was left cannot be taken, when it
+        # ends after all, for one of a later round in the same place.
+        self.tickets = itertools.count()
+        self.live: dict[int, int] = {}  # ticket -> the call's index in its round
+        self.deadlines: dict[int, tuple[float, float]] = {}  # ticket -> (when, seconds)
 
     def tell_tools(self) -> None:
         """Set the flags that say: stop."""
@@ -96,12 +111,26 @@ class _Driver:
         except Exception as error:  # noqa: BLE001 - the flag stops the turn after the step in any case
             _log.debug("closing a stream from another thread: %r", error)
 
-    def expired(self, now: float) -> Outcome | None:
-        """The outcome of a call whose time has passed."""
-        for index, (when, seconds) in self.deadlines.items():
+    def admit(self, index: int, timeout_s: float | None) -> int:
+        """A ticket for a call that starts now."""
+        ticket = next(self.tickets)
+        self.live[ticket] = index
+        if timeout_s is not None:
+            self.deadlines[ticket] = (time.monotonic() + timeout_s, timeout_s)
+        return ticket
+
+    def outcome(self, ended: _Ended) -> Outcome | None:
+        """How a call ended; `None` for one that was left before."""
+        self.deadlines.pop(ended.ticket, None)
+        index = self.live.pop(ended.ticket, None)
+        return None if index is None else Outcome(index=index, value=ended.value, error=ended.error)
+
+    def expired(self, now: float) -> tuple[int, Outcome] | None:
+        """The ticket and the outcome of a call whose time has passed."""
+        for ticket, (when, seconds) in self.deadlines.items():
             if when <= now:
-                del self.deadlines[index]
-                return Outcome(index=index, timed_out_s=seconds)
+                del self.deadlines[ticket]
+                return ticket, Outcome(index=self.live.pop(ticket), timed_out_s=seconds)
         return None
 
     def next_deadline(self) -> float | None:
@@ -113,10 +142,9 @@ class SyncDriver(_Driver):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self.results: queue.SimpleQueue[Outcome | _Stop] = queue.SimpleQueue()
-        self.pending: dict[int, LoopCall | None] = {}  # index -> an async call, or None for a thread
+        self.results: queue.SimpleQueue[_Ended | _Stop] = queue.SimpleQueue()
+        self.pending: dict[int, LoopCall | None] = {}  # ticket -> an async call, or None for a thread
         self.inline: tuple[int, ToolCall] | None = None
-        self.done: set[int] = set()
         self.perform: dict[type[Effect], Callable[[Any], Any]] = {
             NextChunk: self.next_chunk,
             Append: lambda effect: self.settle(self.ports.append(effect.entries)),
@@ -216,42 +244,43 @@ class SyncDriver(_Driver):
     # -- calls --
 
     def start_call(self, effect: StartCall) -> None:
-        index, call = effect.index, effect.call
-        desk = self.ports.desk
+        call, desk = effect.call, self.ports.desk
         timeout_s = desk.timeout_s(call)
         start = desk.start_async(call)
-        self.done.discard(index)
         if start is None and effect.alone and timeout_s is None:
             # In the caller's own thread: no cost, Ctrl-C reaches it, and what belongs to this thread works.
-            self.inline = (index, call)
+            self.inline = (effect.index, call)
             return
-        self.pending[index] = None
-        if timeout_s is not None:
-            self.deadlines[index] = (time.monotonic() + timeout_s, timeout_s)
+        ticket = self.admit(effect.index, timeout_s)
+        self.pending[ticket] = None
         if start is not None:
-            self.submit(index, start())
+            self.submit(ticket, start())
             return
         context = with_cancel(self.stop)
         threading.Thread(
-            target=context.run, args=(self.run_in_thread, index, call), name="agentkit-tool", daemon=True
+            target=context.run, args=(self.run_in_thread, ticket, call), name="agentkit-tool", daemon=True
         ).start()
 
-    def run_in_thread(self, index: int, call: ToolCall) -> None:
+    def run_in_thread(self, ticket: int, call: ToolCall) -> None:
         try:
             value = self.ports.dispatch(call)
             if inspect.isawaitable(value):
-                self.submit(index, value)
+                self.submit(ticket, value)
                 return
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises becomes its result
-            self.results.put(Outcome(index=index, error=error))
+            self.results.put(_Ended(ticket, error=error))
         else:
-            self.results.put(Outcome(index=index, value=value))
+            self.results.put(_Ended(ticket, value=value))
 
-    def submit(self, index: int, awaitable: Any) -> None:
+    def submit(self, ticket: int, awaitable: Any) -> None:
         def ended(value: Any, error: BaseException | None) -> None:
-            self.results.put(Outcome(index=index, value=value, error=error))
+            self.results.put(_Ended(ticket, value, error))
 
-        self.pending[index] = LoopCall(awaitable, ended, with_cancel(self.stop))
+        running = LoopCall(awaitable, ended, with_cancel(self.stop))
+        if ticket in self.live:
+            self.pending[ticket] = running
+        else:  # it was left while its thread was still on the way
+            running.cancel()
 
     def next_result(self, _: NextResult) -> Outcome:
         if self.inline is not None:
@@ -262,7 +291,7 @@ class SyncDriver(_Driver):
                 return Outcome(index=index, error=error)
             if not inspect.isawaitable(value):
                 return Outcome(index=index, value=value)
-            self.submit(index, value)
+            self.submit(self.admit(index, None), value)
         while True:
             outcome = self.wait(self.next_deadline())
             if outcome is not None:
@@ -274,22 +303,21 @@ class SyncDriver(_Driver):
         """The next outcome; `None` when woken. A call past its deadline is left behind."""
         try:
             timeout = None if until is None else max(0.0, until - time.monotonic())
-            outcome = self.results.get(timeout=timeout)
+            ended = self.results.get(timeout=timeout)
         except queue.Empty:
             late = self.expired(time.monotonic())
-            if late is not None:
-                self.leave(late.index)
-            return late
-        if isinstance(outcome, _Stop) or outcome.index in self.done:
+            if late is None:
+                return None
+            self.leave(late[0])
+            return late[1]
+        if isinstance(ended, _Stop):
             return None
-        self.done.add(outcome.index)
-        self.pending.pop(outcome.index, None)
-        self.deadlines.pop(outcome.index, None)
-        return outcome
+        self.pending.pop(ended.ticket, None)
+        return self.outcome(ended)
 
-    def leave(self, index: int) -> None:
-        self.done.add(index)
-        running = self.pending.pop(index, None)
+    def leave(self, ticket: int) -> None:
+        self.live.pop(ticket, None)
+        running = self.pending.pop(ticket, None)
         if running is not None:
             running.cancel()
 
@@ -307,9 +335,9 @@ class SyncDriver(_Driver):
             outcome = self.wait(until)
             if outcome is not None and not isinstance(outcome.error, asyncio.CancelledError):
                 found.append(outcome)
-        for index in list(self.pending):
+        for ticket in list(self.pending):
             _log.warning("a tool is still running %g s after the turn was stopped; it is left", GRACE_S)
-            self.leave(index)
+            self.leave(ticket)
         return found
 
 
@@ -318,7 +346,7 @@ class AsyncDriver(_Driver):
 
     def __init__(self, ports: Ports) -> None:
         super().__init__(ports)
-        self.results: asyncio.Queue[Outcome] = asyncio.Queue()
+        self.results: asyncio.Queue[_Ended] = asyncio.Queue()
         self.tasks: dict[int, asyncio.Future[Any]] = {}
         self.loop = asyncio.get_running_loop()
         self.waiter: asyncio.Task[Any] | None = None
@@ -492,33 +520,29 @@ class AsyncDriver(_Driver):
     # -- calls --
 
     async def start_call(self, effect: StartCall) -> None:
-        index, call = effect.index, effect.call
-        desk = self.ports.desk
-        timeout_s = desk.timeout_s(call)
-        if timeout_s is not None:
-            self.deadlines[index] = (time.monotonic() + timeout_s, timeout_s)
+        call, desk = effect.call, self.ports.desk
+        ticket = self.admit(effect.index, desk.timeout_s(call))
         start = desk.start_async(call)
-        self.async_calls.discard(index)
         if start is not None:
-            self.async_calls.add(index)
-        self.tasks[index] = self.loop.create_task(
-            self.run_call(index, call, start), context=with_cancel(self.stop)
+            self.async_calls.add(ticket)
+        self.tasks[ticket] = self.loop.create_task(
+            self.run_call(ticket, call, start), context=with_cancel(self.stop)
         )
 
-    async def run_call(self, index: int, call: ToolCall, start: Callable[[], Any] | None) -> None:
+    async def run_call(self, ticket: int, call: ToolCall, start: Callable[[], Any] | None) -> None:
         try:
             value = start() if start is not None else await call_in_thread(self.ports.dispatch, call)
             if inspect.isawaitable(value):
-                self.async_calls.add(index)
+                self.async_calls.add(ticket)
                 value = await value
         except asyncio.CancelledError as error:
-            if self.stopped or index not in self.tasks:
+            if self.stopped or ticket not in self.live:
                 raise
-            self.results.put_nowait(Outcome(index=index, error=error))
+            self.results.put_nowait(_Ended(ticket, error=error))
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises becomes its result
-            self.results.put_nowait(Outcome(index=index, error=error))
+            self.results.put_nowait(_Ended(ticket, error=error))
         else:
-            self.results.put_nowait(Outcome(index=index, value=value))
+            self.results.put_nowait(_Ended(ticket, value=value))
 
     async def next_result(self, _: NextResult) -> Outcome:
         while True:
@@ -526,32 +550,30 @@ class AsyncDriver(_Driver):
             timeout = None if until is None else max(0.0, until - time.monotonic())
             try:
                 if timeout is None:
-                    outcome = await self.results.get()
+                    ended = await self.results.get()
                 else:
                     async with asyncio.timeout(timeout):
-                        outcome = await self.results.get()
+                        ended = await self.results.get()
             except TimeoutError:
                 late = self.expired(time.monotonic())
                 if late is None:
                     continue
-                task = self.tasks.pop(late.index)
-                task.cancel()
-                return late
-            if self.tasks.pop(outcome.index, None) is None:
-                continue
-            self.deadlines.pop(outcome.index, None)
-            return outcome
+                self.tasks.pop(late[0]).cancel()
+                return late[1]
+            self.tasks.pop(ended.ticket, None)
+            outcome = self.outcome(ended)
+            if outcome is not None:
+                return outcome
 
     async def stop_calls(self, _: StopCalls) -> list[Outcome]:
         self.tell_tools()
         self.stopped = True
-        tasks = dict(self.tasks)
         # An async tool ends at its next await; the thread of a sync one goes on, so it gets a moment.
-        for index, task in tasks.items():
-            if index in self.async_calls:
+        for ticket, task in self.tasks.items():
+            if ticket in self.async_calls:
                 task.cancel()
-        if tasks:
-            unfinished = (await asyncio.wait(tasks.values(), timeout=GRACE_S))[1]
+        if self.tasks:
+            unfinished = (await asyncio.wait(self.tasks.values(), timeout=GRACE_S))[1]
             for task in unfinished:
                 _log.warning("a tool is still running %g s after the turn was stopped; it is left", GRACE_S)
                 task.cancel()
@@ -559,8 +581,11 @@ class AsyncDriver(_Driver):
         self.deadlines.clear()
         found = []
         while not self.results.empty():
-            found.append(self.results.get_nowait())
-        return [outcome for outcome in found if outcome.index in tasks]
+            outcome = self.outcome(self.results.get_nowait())
+            if outcome is not None:
+                found.append(outcome)
+        self.live.clear()
+        return found
 
 
 class Finished:
