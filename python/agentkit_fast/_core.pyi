@@ -347,6 +347,9 @@ class Transcript:
     def set_levels(self, runs: list[tuple[int, bool, str, int]], silent: bool, hidden: int) -> None:
         """Decide as `levels` says."""
 
+    def layout(self) -> list[tuple[str, str, int, list[str]]]:
+        """`(kind, form, tokens, entry ids)` of each unit, as the last window shows it."""
+
     def window(self) -> WindowHandle:
         """The window as things stand."""
 

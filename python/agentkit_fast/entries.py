@@ -72,6 +72,9 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     created_at: int = 0
 
     def __post_init__(self) -> None:
+        # A subclass of `str` (a tool's outcome, markup, numpy's) cannot be encoded as JSON.
+        if type(self.content) is not str:
+            self.content = str.__str__(self.content)
         # `isascii` is one flag test, so the common entry pays six of them and no call.
         if not (
             self.content.isascii()

@@ -11,6 +11,14 @@ from agentkit_fast.shaping.plain import plain_window
 from agentkit_fast.shaping.policy import ShapePolicy
 from agentkit_fast.shaping.reading import read_entry_tool
 from agentkit_fast.shaping.shaper import Shaper
-from agentkit_fast.shaping.window import Window
+from agentkit_fast.shaping.window import PlacedUnit, Window
 
-__all__ = ["ShapePolicy", "Shaper", "Window", "plain_window", "read_entry_tool", "shape_messages"]
+__all__ = [
+    "PlacedUnit",
+    "ShapePolicy",
+    "Shaper",
+    "Window",
+    "plain_window",
+    "read_entry_tool",
+    "shape_messages",
+]

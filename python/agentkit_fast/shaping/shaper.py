@@ -20,7 +20,7 @@ from agentkit_fast.messages import ToolDef
 from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
 from agentkit_fast.shaping.history import count_of, encode_entries, schema_json, take_in
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
-from agentkit_fast.shaping.window import Window
+from agentkit_fast.shaping.window import PlacedUnit, Window
 from agentkit_fast.tokens import CharsByFour
 
 __all__ = ["Shaper"]
@@ -131,6 +131,19 @@ class Shaper:
         """As `compact`, awaited."""
         info: CompactionInfo | None = await self._adrive(self._with_state(session_id, self._compact))
         return info
+
+    def layout(self, session_id: str) -> tuple[PlacedUnit, ...]:
+        """What the session's last window is made of, for those who look rather than send.
+
+        Empty for a session of which no window was built.
+        """
+        state = self._states.get(session_id)
+        if state is None:
+            return ()
+        return tuple(
+            PlacedUnit(kind=kind, form=form, tokens=tokens, entry_ids=tuple(ids))
+            for kind, form, tokens, ids in state.transcript.layout()
+        )
 
     def forget(self, session_id: str) -> None:
         """Drop what is remembered of a session in this process; the next build reads its history anew."""

@@ -11,7 +11,7 @@ from agentkit_fast._core import WindowHandle
 from agentkit_fast.entries import CompactionInfo
 from agentkit_fast.messages import ContentPart, Message, ToolCall
 
-__all__ = ["Window"]
+__all__ = ["PlacedUnit", "Window"]
 
 
 class _Url(msgspec.Struct):
@@ -108,6 +108,19 @@ class _Messages(Sequence[Message]):
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+
+class PlacedUnit(msgspec.Struct, kw_only=True, frozen=True):
+    """A unit of a window: what is shown, shortened or folded together.
+
+    `kind`: `user`, `exchange`, `notice` or `marker`. `form`: `full`, `stub`, `bare` (a pointer alone), `marker`
+    or `out` (left out of the view). `tokens`: its share of the window.
+    """
+
+    kind: str
+    form: str
+    tokens: int
+    entry_ids: tuple[str, ...]
 
 
 class Window:

@@ -305,6 +305,17 @@ impl Transcript {
         })
     }
 
+    fn layout(&self, py: Python<'_>) -> Vec<(&'static str, &'static str, usize, Vec<String>)> {
+        let placed = self.lock(py).layout();
+        placed
+            .into_iter()
+            .map(|unit| {
+                let ids = unit.entry_ids.iter().map(|id| id.to_string()).collect();
+                (unit.kind, unit.form, unit.tokens, ids)
+            })
+            .collect()
+    }
+
     fn window(&self, py: Python<'_>) -> PyResult<WindowHandle> {
         self.counting(py, |inner, counter| WindowHandle(inner.window(counter)))
     }

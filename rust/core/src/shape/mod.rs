@@ -3,6 +3,7 @@
 //! `record` reads entries, `unit` makes whole units of them and renders each, `wire` is the JSON and its
 //! count, `transcript` keeps a session's units and gives windows.
 
+mod layout;
 pub mod list;
 mod merge;
 pub mod options;
@@ -13,3 +14,5 @@ pub mod seams;
 pub mod transcript;
 pub mod unit;
 pub mod wire;
+
+pub use layout::Placed;

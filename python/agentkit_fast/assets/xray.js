@@ -1,0 +1,99 @@
+"use strict";
+// Every text is set as text; nothing of a session is ever read as markup.
+(function () {
+  var data = JSON.parse(document.getElementById("data").textContent);
+  var names = { system: "system and tools", full: "verbatim", stub: "stub", bare: "pointer only", marker: "summary", out: "left out" };
+
+  function make(tag, className, text) {
+    var node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+  function number(value) { return value.toLocaleString("en"); }
+  function when(ns) { return ns > 0 ? new Date(ns / 1e6).toISOString().replace("T", " ").slice(0, 19) : ""; }
+
+  var header = make("header");
+  header.appendChild(make("h1", "", data.title));
+  var sent = 0, cached = 0, generated = 0, breaks = 0;
+  data.rounds.forEach(function (round) {
+    sent += round.evaluated; cached += round.cached; generated += round.generated; if (round.break_reason) breaks += 1;
+  });
+  header.appendChild(make("p", "totals", number(data.rounds.length) + " requests; prompt tokens evaluated " + number(sent) +
+    ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + " windows did not extend the one before"));
+  var legend = make("p", "legend");
+  Object.keys(names).concat("free").forEach(function (form) {
+    var item = make("span");
+    item.appendChild(make("i", "swatch " + form));
+    item.appendChild(document.createTextNode(names[form] || "free"));
+    legend.appendChild(item);
+  });
+  header.appendChild(legend);
+  document.body.appendChild(header);
+
+  var panel = make("aside");
+  panel.id = "panel"; panel.hidden = true;
+
+  function open(title, segment) {
+    panel.textContent = "";
+    var close = make("button", "", "Close");
+    close.id = "close";
+    close.addEventListener("click", function () { panel.hidden = true; });
+    panel.appendChild(close);
+    panel.appendChild(make("h2", "", title));
+    panel.appendChild(make("p", "facts", number(segment.tokens) + " tokens in this window, shown as: " + (names[segment.form] || segment.form)));
+    segment.entries.forEach(function (id) {
+      var entry = data.entries[id];
+      if (!entry) { panel.appendChild(make("p", "facts", "entry " + id)); return; }
+      var facts = [entry.kind, entry.tool, entry.tag, when(entry.at), number(new TextEncoder().encode(entry.content).length) + " bytes", id];
+      if (entry.images) facts.push(entry.images + " image(s)");
+      panel.appendChild(make("p", "facts", facts.filter(Boolean).join(" · ")));
+      if (entry.reasoning) panel.appendChild(make("pre", "", entry.reasoning));
+      panel.appendChild(make("pre", "", entry.content || "(empty)"));
+    });
+    panel.hidden = false;
+  }
+
+  var main = make("main");
+  data.rounds.forEach(function (round) {
+    var box = make("section", "round" + (round.break_reason && round.number > 1 ? " broke" : ""));
+    var head = make("div", "head");
+    head.appendChild(make("b", "", "Request " + round.number));
+    head.appendChild(make("span", "facts", [number(round.tokens) + (round.budget > 0 ? " of " + number(round.budget) : "") + " tokens",
+      "evaluated " + number(round.evaluated) + (round.measured ? "" : " (estimated)"), "cached " + number(round.cached),
+      "generated " + number(round.generated), round.latency_ms ? number(round.latency_ms) + " ms" : "", when(round.at)].filter(Boolean).join(" · ")));
+    if (round.break_reason && round.number > 1) head.appendChild(make("span", "why", round.break_reason));
+    if (round.folded) head.appendChild(make("span", "why", number(round.folded) + " entries folded"));
+    if (round.degraded) head.appendChild(make("span", "why", round.degraded));
+    box.appendChild(head);
+
+    var whole = Math.max(round.budget, round.tokens, 1);
+    var bar = make("div", "bar");
+    round.segments.forEach(function (segment) {
+      if (!segment.tokens && segment.form !== "out") return;
+      var part = make("button", segment.form);
+      var title = segment.kind + ", " + (names[segment.form] || segment.form);
+      part.style.width = 100 * segment.tokens / whole + "%";
+      part.title = title + ": " + number(segment.tokens) + " tokens";
+      part.setAttribute("aria-label", part.title);
+      part.addEventListener("click", function () { open(title, segment); });
+      bar.appendChild(part);
+    });
+    box.appendChild(bar);
+    var cost = make("div", "cost");
+    var from = make("i", "cached"), fresh = make("i", "evaluated");
+    from.style.width = 100 * round.cached / whole + "%";
+    fresh.style.width = 100 * round.evaluated / whole + "%";
+    cost.appendChild(from); cost.appendChild(fresh);
+    box.appendChild(cost);
+    var reply = data.entries[round.reply_id];
+    if (reply) {
+      var text = (reply.tool ? reply.tool + " " : "") + reply.content;
+      box.appendChild(make("p", "reply", text.length > 280 ? text.slice(0, 280) + "…" : text));
+    }
+    main.appendChild(box);
+  });
+  document.body.appendChild(main);
+  document.body.appendChild(panel);
+  document.addEventListener("keydown", function (event) { if (event.key === "Escape") panel.hidden = true; });
+})();
