@@ -1,0 +1,150 @@
+"""The command line, as a user runs it: subprocesses, exit codes, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentkit_fast import Entry, SQLiteStore
+
+COMMANDS = ("chat", "demo", "doctor", "inspect", "probe", "run", "sessions", "shape", "tokens")
+
+
+def run(
+    *args: str, cwd: Path | None = None, stdin: str = "", timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """`agentkit-fast ARGS` in a process of its own, with a wide terminal so that no line is folded."""
+    return subprocess.run(
+        [sys.executable, "-m", "agentkit_fast.cli.main", *args],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        check=False,
+    )
+
+
+def test_help_lists_every_command_with_examples() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    for command in COMMANDS:
+        assert command in shown.stdout
+    assert "agentkit-fast demo --endpoint" in run("demo", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("nonsense",), "No such command"),
+        (("run", "x", "--endpoint", "http://127.0.0.1:1", "--model", "m.gguf"), "not both"),
+        (("run", " "), "the task is empty"),
+        (("run", "x", "--tools", "files:/no/such/folder"), "is not a folder"),
+        (("run", "x", "--tools", "telepathy"), "--tools knows"),
+        (("run", "x", "--mcp", "/no/such/file.json"), "--mcp"),
+        (("sessions", "nothing.db"), "there is no session file"),
+        (("inspect", "nothing.db"), "there is no session file"),
+        (("shape", "nothing.json", "--budget", "100"), "nothing.json"),
+        (("demo", "--model", "nothing.gguf"), "nothing.gguf"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_done_is_said_in_one_line(args: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = run(*args, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_says_what_is_there() -> None:
+    done = run("doctor", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["ok"] else 1)
+    names = {check["name"]: check for check in report["checks"]}
+    assert names["agentkit-fast"]["state"] in ("ok", "bad")
+    assert {"llama-cpp-python", "httpx2", "threads"} <= names.keys()
+    assert all(check["todo"] for check in report["checks"] if check["state"] == "missing")
+
+
+def test_tokens_are_the_models_own(tmp_path: Path, smollm2_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello world", encoding="utf-8")
+    (tmp_path / "b.txt").write_bytes(b"caf\xc3\xa9 \xff")
+    done = run("tokens", "a.txt", "b.txt", "--model", str(smollm2_path), "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["files"][0]["tokens"] == 2
+    assert report["tokens"] == sum(row["tokens"] for row in report["files"])
+    missing = run("tokens", "a.txt", "none.txt", "--model", str(smollm2_path), cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "none.txt" in missing.stderr
+
+
+def test_shape_keeps_a_list_within_its_budget(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "s"}]
+    for n in range(60):
+        messages += [
+            {"role": "user", "content": f"question {n} " + "x" * 200},
+            {"role": "assistant", "content": "y" * 200},
+        ]
+    (tmp_path / "talk.json").write_text(json.dumps({"messages": messages}), encoding="utf-8")
+    done = run("shape", "talk.json", "--budget", "2000", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shaped = json.loads(done.stdout)
+    assert shaped[-1] == messages[-1]
+    assert len(shaped) < len(messages)
+    assert "121 messages in" in done.stderr
+    lines = run("shape", "-", "--budget", "2000", "--jsonl", stdin="\n".join(map(json.dumps, messages)))
+    assert [json.loads(line) for line in lines.stdout.splitlines()] == shaped
+
+
+@pytest.fixture
+def session_file(tmp_path: Path) -> Path:
+    path = tmp_path / "work.db"
+    store = SQLiteStore(path)
+    store.append("a", Entry(kind="user", content="look at <script>alert(1)</script>"))
+    store.append("a", Entry(kind="tool_call", content="{}", tool_call_id="c1", tool_name="look"))
+    store.append(
+        "a", Entry(kind="tool_result", content="</script><b>bold</b>", tool_call_id="c1", tool_name="look")
+    )
+    store.append("a", Entry(kind="assistant", content="done"))
+    store.append("b", Entry(kind="user", content="other"))
+    store.close()
+    return path
+
+
+def test_sessions_and_inspect(session_file: Path) -> None:
+    folder = session_file.parent
+    rows = json.loads(run("sessions", "work.db", "--json", cwd=folder).stdout)
+    assert [(row["session"], row["entries"], row["calls"]) for row in rows] == [("a", 4, 1), ("b", 1, 0)]
+    unsure = run("inspect", "work.db", cwd=folder)
+    assert unsure.returncode == 2
+    assert "holds: a, b" in unsure.stderr
+    done = run("inspect", "work.db", "--session-id", "a", "--budget", "4000", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "work.html").read_text(encoding="utf-8")
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert "<b>bold" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+    report = json.loads(run("inspect", "work.db", "--session-id", "a", "--json", cwd=folder).stdout)
+    assert len(report["rounds"]) == 2
+
+
+@pytest.mark.model
+def test_demo_goes_through_the_tool_loop(smollm2_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    done = run("demo", "--model", str(smollm2_path), "--threads", "2", "--json", timeout=280)
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert len(report["tasks"]) == 3
+    assert all(task["calls"] and task["reply"] for task in report["tasks"])
+    assert report["tokens"]["cached"] > 0
