@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,7 @@ from agentkit_fast import (
     Entry,
     EntryUsage,
     MaxTurnsError,
-    RecordingRunner,
-    ReplayRunner,
     RunnerError,
-    ScriptedRunner,
     SessionClosed,
     StreamChunk,
     StreamInterrupted,
@@ -278,31 +274,3 @@ def test_a_failed_stream_stores_nothing(run: Any, script: list[Any], error: type
     assert caught.value.result.stop_reason == "error"
     assert kinds(made) == ["user"]
     assert run(made).reply == "Shelf B."
-
-
-class SyncOnly:
-    """A runner without an async stream."""
-
-    def __init__(self, script: list[Any]) -> None:
-        self._runner = ScriptedRunner(script)
-
-    def chat_stream(self, *args: Any) -> Any:
-        return self._runner.chat_stream(*args)
-
-
-@both
-@pytest.mark.parametrize("kind", [ScriptedRunner, SyncOnly])
-@pytest.mark.parametrize("tool_format", ["native", "heredoc"])
-def test_a_recorded_turn_can_be_replayed(run: Any, kind: Any, tool_format: str, tmp_path: Path) -> None:
-    path = tmp_path / "talk.jsonl"
-    text = '@@call look\n{ shelf: "A" }\n@@end'
-    script = [reply(call('{"shelf":"A"}')) if tool_format == "native" else reply(text), "On B."]
-    live = session([], runner=RecordingRunner(kind(script), path), tool_format=tool_format)
-    assert run(live).reply == "On B."
-    replay = ReplayRunner(path)
-    again = session([], runner=replay, tool_format=tool_format)
-    assert run(again).reply == "On B."
-    assert replay.unused == 0
-    changed = session([], runner=ReplayRunner(path), tool_format=tool_format, task="Something else.")
-    with pytest.raises(RunnerError, match="differs"):
-        run(changed)

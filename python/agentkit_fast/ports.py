@@ -57,7 +57,7 @@ class Ports:
         )
         self.prepare_blocks = not _is_async(getattr(preparer, "prepare", None))
         self.approve_blocks = not _is_async(desk.approve)
-        self.achat_stream = self._achat_stream if getattr(runner, "achat_stream", None) else None
+        self.achat_stream = self._achat_stream if hasattr(runner, "achat_stream") else None
 
     # -- store --
 

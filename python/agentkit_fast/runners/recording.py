@@ -54,9 +54,6 @@ class RecordingRunner:
         self._path = Path(path)
         self._lock = threading.Lock()
         self.profile = profile_of(runner)
-        if not hasattr(runner, "achat_stream"):
-            # Whoever looks for an async stream must see that there is none to record.
-            self.achat_stream = None  # type: ignore[method-assign,assignment]  # as on the runner itself
 
     def chat_stream(
         self, messages: Any, tools: Sequence[ToolDef] = (), options: ChatOptions | None = None
