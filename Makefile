@@ -81,7 +81,11 @@ wheel: $(VENV)/.ready-base ## Build the release wheel into dist/ (old glibc, by 
 sdist: $(VENV)/.ready-base ## Build the source distribution into dist/
 	$(BIN)/maturin sdist --out dist
 
-test-wheel: ## Build sdist and wheel, install the wheel in a clean environment, run the tests there
+docs: setup ## Build the documentation site into site/
+	$(PIP) install --quiet --group docs
+	$(BIN)/mkdocs build --strict --quiet
+
+test-wheel: $(VENV)/.ready-base ## Build sdist and wheel, install the wheel in a clean environment, run the tests there
 	bash scripts/test-wheel.sh $(BIN)
 
 clean: ## Remove what was built

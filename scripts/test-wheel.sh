@@ -24,4 +24,4 @@ echo ">> the plain install imports and its command runs"
 echo ">> tests against the installed wheel"
 mkdir "$work/run" && cp -r "$work/src/tests" "$work/run/tests" && cp "$work/src/pyproject.toml" "$work/run/"
 (cd "$work/run" && PIP_DISABLE_PIP_VERSION_CHECK=1 "$work/venv/bin/python" -m pip install --quiet --group test \
-    && "$work/venv/bin/python" -m pytest -q -m "not slow and not model")
+    "$(ls "$work"/wheels/*.whl)[http,schema]" && "$work/venv/bin/python" -m pytest -q -m "not slow and not model" --maxfail 20)
