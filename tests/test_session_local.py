@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,8 +24,9 @@ class Book(msgspec.Struct):
 
 
 @pytest.fixture(scope="module")
-def runner(smollm2_path: Path) -> LocalRunner:
-    return LocalRunner(smollm2_path, n_ctx=2048, n_threads=1, seed=1)
+def runner(smollm2_path: Path) -> Iterator[LocalRunner]:
+    with LocalRunner(smollm2_path, n_ctx=2048, n_threads=1, seed=1) as made:
+        yield made
 
 
 def ask(runner: LocalRunner, text: str, **settings: object) -> Session:
