@@ -14,6 +14,8 @@ from agentkit_fast.errors import ModelLoadError
 pytest.importorskip("llama_cpp")
 
 from agentkit_fast.runners._local import llama
+from agentkit_fast.runners._local.memory import plan_cells
+from agentkit_fast.runners._local.threads import choose_threads, cores
 
 pytestmark = pytest.mark.model
 
@@ -181,3 +183,38 @@ def test_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, ver
     monkeypatch.setattr(llama_cpp, "__version__", version)
     with pytest.raises(ImportError, match=version):
         llama.binding()
+
+
+def test_threads_are_measured(context: llama.Context) -> None:
+    count, medians = choose_threads(context, 0)
+    assert 1 <= count <= cores()
+    assert cores() == 1 or (1 in medians and medians[count] <= min(medians.values()) * 1.1)
+    assert context.length(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "planned"),
+    [
+        # A window asked for is taken, whatever memory says; the cache holds one per session within the pool.
+        ({"n_ctx": 1000, "memory": 1 << 40}, (1000, 4096)),
+        ({"n_ctx": 1024, "memory": 1 << 20}, (1024, 1024)),
+        ({"n_ctx": 0, "memory": 1 << 40}, (8192, 10240)),
+        ({"n_ctx": 0, "memory": 4 * 2048 * 1000}, (2048, 2048)),
+        ({"n_ctx": 0, "memory": 0}, (256, 256)),
+        ({"n_ctx": 0, "memory": 1 << 40, "trained": 0}, (4096, 10240)),
+    ],
+)
+def test_windows_fit_the_memory(given: dict[str, int], planned: tuple[int, int]) -> None:
+    base = {"trained": 8192, "n_sessions": 4, "token_bytes": 1000, "pool_bytes": 10_000_000}
+    assert plan_cells(**{**base, **given}) == planned
+
+
+def test_a_model_loads_with_nothing_but_its_path(smollm2_path: Path) -> None:
+    from agentkit_fast import ChatOptions, LocalRunner
+
+    with LocalRunner(smollm2_path) as runner:
+        assert 256 <= runner.profile.context_tokens <= 8192
+        chunks = list(
+            runner.chat_stream([{"role": "user", "content": "Hi"}], options=ChatOptions(max_tokens=2))
+        )
+    assert chunks[-1].done

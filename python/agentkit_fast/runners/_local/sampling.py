@@ -119,11 +119,12 @@ class Sampler:
         if not np.isfinite(best):
             raise ValueError("No token can be chosen: every logit is excluded or not a number.")
         near = np.flatnonzero(logits >= best - np.float32(self.reach))
-        values = logits[near].astype(np.float64)
+        values = logits[near]
+        if 0 < sampling.top_k < len(near):
+            top = np.argpartition(values, -sampling.top_k)[-sampling.top_k :]
+            near, values = near[top], values[top]
         order = np.argsort(-values, kind="stable")
-        if sampling.top_k > 0:
-            order = order[: sampling.top_k]
-        near, values = near[order], values[order]
+        near, values = near[order], values[order].astype(np.float64)
         weights = np.exp(values - values[0])
         if sampling.top_p < 1.0:
             mass = np.cumsum(weights)
