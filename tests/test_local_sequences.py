@@ -15,6 +15,7 @@ pytest.importorskip("llama_cpp")
 
 from agentkit_fast.messages import ChatOptions, Message
 from agentkit_fast.runners import LocalRunner
+from agentkit_fast.runners._local.replies import Replies
 from agentkit_fast.runners._local.sequences import TokenLog, adopt, common
 from agentkit_fast.runners._local.state_cache import StateCache
 
@@ -157,6 +158,19 @@ def test_a_call_written_anew_is_given_in_the_models_words(runner: LocalRunner) -
     history += [Message(role="assistant", content=rendered), Message(role="tool", content="42")]
     ask(runner, history)
     assert runner.stats().turns[-1].cached >= before - 1
+
+
+def test_replies_that_mean_the_same_are_told_apart() -> None:
+    replies = Replies()
+    whole, cut, spaced = "@@call f\n{ a: 1 }\n@@end", "@@call f\n{ a: 1 }\n@@", "@@call f\n{a:1}\n@@end"
+    replies.note(whole)
+    assert replies.as_written(spaced) == whole
+    replies.note(cut)
+    assert replies.as_written(whole) == whole
+    assert replies.as_written(cut) == cut
+    assert replies.as_written("@@call f\n{ a: 2 }\n@@end") == "@@call f\n{ a: 2 }\n@@end"
+    assert replies.as_written("I see. @@call f") == "I see. @@call f"
+    assert replies.as_written("@@call f\n{ a: ") == "@@call f\n{ a: "
 
 
 def resume(path: Path, folder: Path, history: list[Message]):

@@ -17,6 +17,7 @@ from agentkit_fast.text import parse_tool_calls
 __all__ = ["Replies"]
 
 _KEPT = 512
+_VARIANTS = 16
 _MARK = "@@call "
 
 
@@ -25,7 +26,8 @@ class Replies:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._written: OrderedDict[tuple[Any, ...], str] = OrderedDict()
+        # Several replies may mean the same: the last is likeliest, and one that is there as it is stays.
+        self._written: OrderedDict[tuple[Any, ...], list[str]] = OrderedDict()
 
     def note(self, content: str) -> None:
         """Remember a reply as it was written."""
@@ -33,7 +35,11 @@ class Replies:
         if key is None:
             return
         with self._lock:
-            self._written[key] = content
+            known = self._written.setdefault(key, [])
+            if content in known:
+                known.remove(content)
+            known.append(content)
+            del known[:-_VARIANTS]
             self._written.move_to_end(key)
             while len(self._written) > _KEPT:
                 self._written.popitem(last=False)
@@ -44,7 +50,8 @@ class Replies:
             return content
         key = _meaning(content)
         with self._lock:
-            return content if key is None else self._written.get(key, content)
+            known = [] if key is None else self._written.get(key, [])
+            return known[-1] if known and content not in known else content
 
 
 def _meaning(content: str) -> tuple[Any, ...] | None:
