@@ -365,7 +365,17 @@ impl WindowHandle {
             .ok_or_else(|| PyIndexError::new_err("message index out of range"))
     }
 
-    fn to_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.window.to_json())
+    fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.window.with_json(|pieces| {
+            let size = pieces.iter().map(|piece| piece.len()).sum();
+            PyBytes::new_with(py, size, |mut out| {
+                for piece in pieces {
+                    let (here, rest) = out.split_at_mut(piece.len());
+                    here.copy_from_slice(piece);
+                    out = rest;
+                }
+                Ok(())
+            })
+        })
     }
 }

@@ -252,7 +252,13 @@ pub fn decide(costs: &[Cost], room: &Room, means: Means) -> Result<Plan, Overflo
         .filter(|index| !kept(*index) && !firsts.contains(index))
         .collect();
     squeeze(&mut state, &rest, &firsts, last);
-    separate(costs, &mut state.levels, &mut state.folded, state.folding);
+    separate(
+        costs,
+        &mut state.levels,
+        &mut state.folded,
+        state.folding,
+        None,
+    );
     let silent = state.total() > room.budget;
     Ok(Plan {
         fold: (0..costs.len())
@@ -326,12 +332,23 @@ fn squeeze(state: &mut State<'_>, rest: &[usize], firsts: &[usize], last: Option
 
 /// Keeps two assistant messages from meeting where everything between them is out of sight: the older one
 /// goes, too.
-pub fn separate(costs: &[Cost], levels: &mut [Level], folded: &mut [bool], folding: bool) {
+///
+/// `line`: behind this unit stands the line for what is left out, which keeps them apart, too.
+pub fn separate(
+    costs: &[Cost],
+    levels: &mut [Level],
+    folded: &mut [bool],
+    folding: bool,
+    line: Option<usize>,
+) {
     let mut shown: Option<usize> = None;
     let mut gap = false;
     for index in 0..costs.len() {
         if folded[index] || levels[index] == Level::Out {
             gap = true;
+            if line == Some(index) {
+                shown = None;
+            }
             continue;
         }
         if let Some(older) = shown

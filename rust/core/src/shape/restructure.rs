@@ -427,12 +427,13 @@ impl Transcript {
         if let Some(newest) = self.last_user {
             levels[newest] = Level::Full;
         }
-        separate(
-            &self.costs(),
-            &mut levels,
-            &mut vec![false; self.units.len()],
-            false,
-        );
+        let line = if silent {
+            None
+        } else {
+            levels.iter().rposition(|level| *level == Level::Out)
+        };
+        let mut folded = vec![false; self.units.len()];
+        separate(&self.costs(), &mut levels, &mut folded, false, line);
         self.silent = silent;
         self.hidden = hidden;
         self.apply(counter, &levels, false);

@@ -316,6 +316,14 @@ impl Transcript {
                 .log
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let size: usize = self.units[self.pushed.min(open_from)..open_from]
+                .iter()
+                .map(|unit| match &unit.form().body {
+                    Body::Own(messages) => messages.json.len(),
+                    Body::Log(_) => 0,
+                })
+                .sum();
+            log.json.reserve(size);
             for index in self.pushed..open_from.max(self.pushed) {
                 push(&mut log, &mut self.units[index]);
                 if let Some((at, line)) = &self.line

@@ -299,24 +299,28 @@ impl Window {
         (at < self.open.len()).then(|| f(self.open.message(at), self.open.message_tokens(at)))
     }
 
-    /// The `messages` array of a request.
-    pub fn to_json(&self) -> Vec<u8> {
+    /// Hands the pieces of the `messages` array to `f`; together they are the array.
+    pub fn with_json<T>(&self, f: impl FnOnce(&[&[u8]]) -> T) -> T {
         let log = read(&self.log);
         let sealed = &log.json[..self
             .sealed
             .checked_sub(1)
             .map_or(0, |last| log.marks[last].end)];
-        let mut out =
-            Vec::with_capacity(self.head.json.len() + sealed.len() + self.open.json.len() + 2);
-        out.push(b'[');
-        out.extend_from_slice(&self.head.json);
-        out.extend_from_slice(sealed);
-        out.extend_from_slice(&self.open.json);
-        if out.len() > 1 {
-            out.pop();
+        let mut pieces: [&[u8]; 5] = [b"[", &self.head.json, sealed, &self.open.json, b"]"];
+        // Every message has a comma behind it; the last one goes.
+        if let Some(last) = pieces[1..4]
+            .iter_mut()
+            .rev()
+            .find(|piece| !piece.is_empty())
+        {
+            *last = &last[..last.len() - 1];
         }
-        out.push(b']');
-        out
+        f(&pieces)
+    }
+
+    /// The `messages` array of a request.
+    pub fn to_json(&self) -> Vec<u8> {
+        self.with_json(|pieces| pieces.concat())
     }
 
     /// How many messages at the start are byte for byte those of `last`, and their tokens.
