@@ -81,9 +81,9 @@ wheel: $(VENV)/.ready-base ## Build the release wheel into dist/ (old glibc, by 
 sdist: $(VENV)/.ready-base ## Build the source distribution into dist/
 	$(BIN)/maturin sdist --out dist
 
-docs: setup ## Build the documentation site into site/
+docs: $(VENV)/.ready-develop ## Build the documentation site into site/
 	$(PIP) install --quiet --group docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-wheel: $(VENV)/.ready-base ## Build sdist and wheel, install the wheel in a clean environment, run the tests there
 	bash scripts/test-wheel.sh $(BIN)
