@@ -11,7 +11,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop demo test test-rust test-python test-wheel lint format types bench bench-rust wheel sdist docs clean
+.PHONY: help setup develop demo test test-rust test-python test-slow test-wheel lint format types bench bench-rust wheel sdist docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ test-rust:
 
 test-python: setup $(VENV)/.ready-gemma
 	$(BIN)/python -m pytest -q
+
+test-slow: setup $(VENV)/.ready-gemma ## Run the long tests as well: soaks, thousands of histories, hundreds of kills
+	AGENTKIT_KILLS=3 AGENTKIT_EVERY_EFFECT=1 AGENTKIT_CONVERSATIONS=10000 $(BIN)/python -m pytest -q --timeout 3600 \
+		-m "slow or not slow" tests/test_*soak*.py tests/test_shaping_invariants.py tests/test_session_random.py \
+		tests/test_session_enumeration.py tests/test_stores_killed.py
+	PROPTEST_CASES=100000 cargo test --release -p agentkit-core
 
 lint: $(VENV)/.ready-base ## Check format and style of Python and Rust
 	$(BIN)/ruff format --check .

@@ -141,7 +141,7 @@ def test_sessions_and_inspect(session_file: Path) -> None:
 @pytest.mark.model
 def test_demo_goes_through_the_tool_loop(smollm2_path: Path) -> None:
     pytest.importorskip("llama_cpp")
-    done = run("demo", "--model", str(smollm2_path), "--threads", "2", "--json", timeout=280)
+    done = run("demo", "--model", str(smollm2_path), "--threads", "1", "--json", timeout=280)
     assert done.returncode == 0, done.stderr + done.stdout
     report = json.loads(done.stdout)
     assert report["ok"]
