@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import models
 from agentkit_fast.messages import ChatOptions, Message, ToolDef
 from agentkit_fast.runners import LocalRunner
+from agentkit_fast.runners._local.roles import conform
 from agentkit_fast.text import heredoc_grammar, heredoc_prompt, parse_tool_calls
 
 TOOLS = [
@@ -101,7 +102,8 @@ def test_constrained_against_free(benchmark: Any, path: Path) -> None:
 
     ours = {engine: load(path, constraint=engine) for engine in ("gbnf", "llguidance")}
     other = peer(path)
-    prompt = ours["gbnf"]._encoder.encode(ASK).ids.tolist()
+    shaped = conform(ASK, ours["gbnf"]._rules)
+    prompt = ours["gbnf"]._encoder.encode(shaped).ids.tolist()
 
     def peer_speed(grammar: Any) -> float:
         other.create_completion(prompt, max_tokens=1, temperature=0)  # the prompt is in its cache then
