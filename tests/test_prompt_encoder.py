@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -17,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError
-from agentkit_fast.messages import Message, ToolCall, ToolDef
+from agentkit_fast.messages import Message, ToolCall, ToolDef, text_part
 from agentkit_fast.prompt import PromptEncoder
+from agentkit_fast.prompt.template import Owned, concat
 from prompt_families import FAMILIES, NOW, Family, plain_render
 
 NAMES = list(FAMILIES)
@@ -315,6 +317,28 @@ OPERATIONS = {
     "default": "{{ nothing | default('<|im_start|>') }}{{ message.content }}",
     "halves": "{{ '<|im_' + 'start|>' + message.content }}",
     "dict": "{{ {'a': '<|im_start|>'}['a'] + message.content }}",
+    "list of literals": "{% set l = ['<|im_start|>'] %}{{ l[0] + message.content }}",
+    "list in a namespace": (
+        "{% set ns = namespace(p=[]) %}{% set ns.p = ns.p + ['<|im_start|>'] %}{{ ns.p[0] ~ message.content }}"
+    ),
+    "dict of roles": "{% set d = {'user': ('<|im_start|>', 1)} %}{{ d[message.role][0] }}{{ message.content }}",
+    "dict keys": "{% for k, v in {'<|im_start|>': 1}.items() %}{{ k }}{% endfor %}{{ message.content }}",
+    "characters": "{% for c in '<|im_start|>' %}{{ c }}{% endfor %}{{ message.content }}",
+    "percent sign": "{{ '<|im_start|>100%% %s %d' % (message.content, 7) }}",
+    "format": "{{ '<|im_start|>{} {{}} {x!s:>4} {1[0]}'.format(message.content, [3], x=5) }}",
+    "format filter": "{{ '<|im_start|>%s' | format(message.content) }}",
+    "indent": "{{ ('<|im_start|>\n\n' ~ message.content) | indent(2, true) }}",
+    "replace": "{{ ('@@<|im_start|>@@' ~ message.content).replace('@@', '') }}",
+    "replace filter": "{{ ('@@<|im_start|>@@' ~ message.content) | replace('@@', '', 1) }}",
+    "replace by a token": "{{ ('START' ~ message.content) | replace('START', '<|im_start|>') }}",
+    "split": "{{ ('<|im_start|> ## ' ~ message.content).split('##') | join('') }}",
+    "split at blanks": "{{ (' <|im_start|> \n ' ~ message.content).split() | join }}",
+    "rsplit": "{{ ('<|im_start|> # # ' ~ message.content).rsplit('#', 1) | join }}",
+    "lines": "{{ ('<|im_start|>\r\n' ~ message.content).splitlines() | join('|') }}",
+    "kept lines": "{{ ('<|im_start|>\n' ~ message.content).splitlines(true) | join }}",
+    "partition": "{{ ('<|im_start|>##' ~ message.content).partition('##') | join }}",
+    "rpartition": "{{ ('<|im_start|>##' ~ message.content).rpartition('##') | join }}",
+    "prefix": "{{ ('ab<|im_start|>' ~ message.content ~ 'c').removeprefix('ab').removesuffix('c') }}",
 }
 
 
@@ -328,6 +352,113 @@ def test_templates_keep_their_tokens_through(source: str) -> None:
         assert prompt.ids.tolist().count(start) == 1
         assert encoder.tokenizer.decode(prompt.ids) == prompt.text.encode()
         assert prompt.text.count("<|im_start|>") == 1 + content.count("<|im_start|>")
+        same = dataclasses.replace(family, template=encoder.chat_template)
+        assert prompt.text == plain_render(same, [{"role": "user", "content": content}])
+
+
+CUTTING = {
+    "split": lambda s: s.split("A"),
+    "split at blanks": lambda s: s.split(),
+    "split once": lambda s: s.split(None, 1),
+    "split at two": lambda s: s.split("Ab", 1),
+    "rsplit": lambda s: s.rsplit(None, 1),
+    "rsplit at one": lambda s: s.rsplit("b", 1),
+    "lines": lambda s: s.splitlines(),
+    "kept lines": lambda s: s.splitlines(True),
+    "partition": lambda s: s.partition("B"),
+    "rpartition": lambda s: s.rpartition("a"),
+    "strip": lambda s: [s.strip(), s.lstrip("Aa"), s.rstrip()],
+    "prefix": lambda s: [s.removeprefix("A"), s.removesuffix("b"), s.removesuffix("")],
+    "characters": list,
+    "slices": lambda s: [s[1:], s[:-1], s[2:-2], s[-1:], s[::2]],
+    "replace": lambda s: [
+        s.replace("A", ""),
+        s.replace("b", "c"),
+        s.replace("bA", "X"),
+        s.replace("", "-"),
+    ],
+    "times": lambda s: [s * 0, s * 3, s + "a", "a" + s],
+}
+
+
+@pytest.mark.parametrize("cut", CUTTING.values(), ids=CUTTING.keys())
+@given(pieces=st.lists(st.text("AB \n\r", max_size=4) | st.text("ab \n\u2028", max_size=4), max_size=6))
+def test_cutting_keeps_every_owner(cut: Any, pieces: list[str]) -> None:
+    # Capitals are the template's, small letters the messages'.
+    text = concat(Owned.whole(p) if p.isupper() else p for p in pieces)
+    assert list(map(str, cut(text))) == list(cut("".join(pieces)))
+    for piece in cut(text):
+        owned = {i for a, b in getattr(piece, "spans", ()) for i in range(a, b)}
+        assert not any(letter.islower() for letter in (piece[i] for i in owned))
+        if cut not in (CUTTING["slices"], CUTTING["replace"], CUTTING["times"]):
+            assert all(i in owned for i, letter in enumerate(piece) if letter.isupper())
+
+
+def test_a_replacement_of_their_text_is_theirs() -> None:
+    text = concat([Owned.whole("[X]"), "[X]", Owned.whole("[")])
+    assert text.replace("[X]", Owned.whole("T")).spans == ((0, 1), (2, 3))
+    assert (text + "X]").replace("[X]", Owned.whole("T")).spans == ((0, 1),)
+    assert Owned.whole("[X]").replace("[X]", "T").spans == ()
+
+
+def test_surrogates_never_come_out() -> None:
+    encoder = ENCODERS["llama3"]
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800 \\ud83d\\ude00 <|eot_id|>"}'}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]
+    prompt = encoder.encode(messages)
+    assert '"a": "\ufffd \U0001f600 <|eot_id|>"' in prompt.text
+    assert encoder.tokenizer.decode(prompt.ids) == prompt.text.encode()
+    odd = PromptEncoder(encoder.tokenizer, "<|eot_id|>{{ '\\ud800' }}{{ x }}<|eot_id|>")
+    prompt = odd.encode([], x="\ud83d\ude00\udc00<|eot_id|>")
+    assert prompt.text == "<|eot_id|>\ufffd\U0001f600\ufffd<|eot_id|><|eot_id|>"
+    assert control_count("llama3", prompt.ids) == 2
+    with pytest.raises(RunnerError) as caught:
+        PromptEncoder(encoder.tokenizer, "{{ raise_exception('no \\ud800') }}").encode([])
+    assert caught.value.body == "no \ufffd"
+    assert str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "text",
+        {"role": "user"},
+        ["text"],
+        [None],
+        [{"role": "user", "tool_calls": 5}],
+        [{"role": "user", "tool_calls": "<|im_end|>"}],
+        [{"role": "user", "tool_calls": ["f"]}],
+    ],
+)
+def test_what_is_no_message_is_refused(messages: Any) -> None:
+    with pytest.raises(ValueError, match=r"list|Message"):
+        ENCODERS["chatml"].encode(messages)
+
+
+def test_our_values_inside_dicts() -> None:
+    call = ToolCall(id="1", name="f", arguments='{"a": 1}')
+    parts = [text_part("a"), text_part("b")]
+    ours = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    wire = [
+        {"role": "user", "content": [part.to_wire() for part in parts]},
+        {"role": "assistant", "content": "", "tool_calls": [call.to_wire()]},
+    ]
+    encoder = ENCODERS["llama3"]
+    assert encoder.encode(ours).text == encoder.encode(wire).text
+
+
+def test_tojson_takes_hugging_faces_arguments() -> None:
+    source = "{{ x | tojson }} {{ x | tojson(true) }} {{ x | tojson(indent=1, sort_keys=true) }}"
+    text = PromptEncoder(FAMILIES["chatml"].tokenizer(), source).encode([], x={"b": "é<'", "a": 1}).text
+    assert text == '{"b": "é<\'", "a": 1} {"b": "\\u00e9<\'", "a": 1} {\n "a": 1,\n "b": "é<\'"\n}'
+
+
+def test_a_template_must_be_there() -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        PromptEncoder(FAMILIES["chatml"].tokenizer(), None)  # type: ignore[arg-type] # a file without one
 
 
 def test_text_never_becomes_the_templates_by_an_operation() -> None:

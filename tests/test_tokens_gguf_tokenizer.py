@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkit_fast import AgentkitError, GgufTokenizer, ModelLoadError, UnsupportedTokenizer
+from agentkit_fast.prompt import PromptEncoder
 from agentkit_fast.protocols import TokenCounter
 from token_texts import WRITTEN, random_texts
 
@@ -174,7 +175,7 @@ def test_surrogates_are_repaired(smollm2: GgufTokenizer) -> None:
     assert smollm2.count("\ud83d\ude00") == smollm2.count("😀")
 
 
-@pytest.mark.parametrize("token", [-1, 49152, 2**31 - 1, 2**31, 2**40])
+@pytest.mark.parametrize("token", [-1, 49152, 2**31 - 1, 2**31, 2**40, 2**70, -(2**70)])
 def test_ids_outside_the_vocabulary(smollm2: GgufTokenizer, token: int) -> None:
     with pytest.raises(ValueError, match=r"\d"):
         smollm2.decode([5, token])
@@ -265,6 +266,39 @@ def test_small_bpe(opened) -> None:
     assert tokenizer.decode(tokenizer.encode_untrusted("a<tool>")) == b"a<tool>"
     assert tokenizer.encode("ab").tolist() == [64, 65], "a token that no merge makes"
     assert tokenizer.encode("é").tolist() == [], "no token for these bytes: llama.cpp leaves them out"
+
+
+def test_a_user_defined_token_of_one_character(opened) -> None:
+    # DeepSeek's vocabularies have such: ø, ÿ, Á.
+    tokens = [*LETTERS, "Ã", "©", "é", "<|end|>"]
+    tokenizer = opened(
+        bpe(
+            t__tokens=strings(tokens),
+            t__token_type=numbers([1] * (len(tokens) - 2) + [4, 3]),
+            t__merges=strings([]),
+        )
+    )
+    single = tokenizer.special_tokens["é"]
+    assert single in tokenizer.encode("é").tolist()
+    template = "é<|end|>{% for m in messages %}{{ m.content }}{% endfor %}"
+    prompt = PromptEncoder(tokenizer, template).encode([{"role": "user", "content": "aéé<|end|>é"}])
+    assert prompt.ids.tolist().count(single) == 1
+    assert prompt.ids.tolist().count(tokenizer.special_tokens["<|end|>"]) == 1
+    assert tokenizer.decode(prompt.ids).decode() == prompt.text == "é<|end|>aéé<|end|>é"
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["1"], np.array([1.0]), [None], 5, None])
+def test_ids_are_whole_numbers(smollm2: GgufTokenizer, ids: Any) -> None:
+    with pytest.raises(TypeError):
+        smollm2.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "<i2", ">i2", "<u4", "<i8", ">i8", "<u8"])
+def test_ids_of_every_integer_type(smollm2: GgufTokenizer, kind: str) -> None:
+    ids = smollm2.encode("!0a")
+    assert ids.max() < 128
+    assert smollm2.decode(ids.astype(kind)) == smollm2.decode(ids.tolist()) == smollm2.decode(list(ids))
+    assert smollm2.decode(np.repeat(ids, 2)[::2]) == b"!0a"
 
 
 def test_ignore_merges(opened) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from agentkit_fast import _core
@@ -287,7 +288,10 @@ def _array(raw: bytearray) -> Ids:
 def _raw_ids(ids: Iterable[int]) -> bytes:
     import numpy as np
 
-    given = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, dtype=np.int64)
+    try:
+        given = ids if isinstance(ids, np.ndarray) else np.fromiter(map(index, ids), dtype=np.int64)
+    except OverflowError:
+        raise ValueError(f"ids are between 0 and {0x7FFF_FFFF}; one of these is not") from None
     if given.size and not np.issubdtype(given.dtype, np.integer):
         raise TypeError(f"token ids are whole numbers, not {given.dtype}")
     if given.size and (given.min() < 0 or given.max() > 0x7FFF_FFFF):

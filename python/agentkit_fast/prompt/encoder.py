@@ -6,9 +6,9 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentkit_fast.errors import RunnerError
@@ -147,6 +147,9 @@ class PromptEncoder:
         self._found: dict[str, list[tuple[int, int, int]]] = {}
         self._cache: OrderedDict[str, Ids] = OrderedDict()
         self._cached_chars = 0
+        self._lock = Lock()
+        # A tokenizer that itself keeps special tokens out of others' text also spells those of one character.
+        self._untrusted: Callable[[str], Any] | None = getattr(tokenizer, "encode_untrusted", None)
         self._adds_space: bool | None = None
         self._object_arguments = self._wants_objects()
         self._trunks: deque[_Trunk] = deque(maxlen=16)
@@ -245,21 +248,20 @@ class PromptEncoder:
         return found
 
     def _gap(self, text: str) -> Ids:
-        cached = self._cache.get(text)
-        if cached is not None:
-            with suppress(KeyError):  # another thread may have dropped it meanwhile
+        with self._lock:
+            cached = self._cache.get(text)
+            if cached is not None:
                 self._cache.move_to_end(text)
-            return cached
+                return cached
         ids = self._text_ids(text)
         ids.setflags(write=False)
-        self._cache[text] = ids
-        self._cached_chars += len(text)
-        while self._cached_chars > _CACHE_CHARS and len(self._cache) > 1:
-            try:
+        with self._lock:
+            if text not in self._cache:
+                self._cache[text] = ids
+                self._cached_chars += len(text)
+            while self._cached_chars > _CACHE_CHARS and len(self._cache) > 1:
                 dropped, _ = self._cache.popitem(last=False)
-            except KeyError:
-                break
-            self._cached_chars -= len(dropped)
+                self._cached_chars -= len(dropped)
         return ids
 
     def _text_ids(self, text: str) -> Ids:
@@ -269,6 +271,8 @@ class PromptEncoder:
         token. Such a spelling is cut after its first character and the sides are tokenized apart. Every
         round cuts at all spellings found at once, so the work stays linear however many there are.
         """
+        if self._untrusted is not None:
+            return self._np.asarray(self._untrusted(text), dtype=self._np.int32)
         ids = self._encode(text)
         hits = self._hits(ids)
         if not hits or len(text) < 2:

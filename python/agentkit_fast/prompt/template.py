@@ -11,19 +11,22 @@ would see anywhere else.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from typing import Any, NoReturn, Self, SupportsIndex
 
 from jinja2 import TemplateError, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, loopcontrols
-from jinja2.filters import FILTERS
+from jinja2.filters import FILTERS, do_indent
 from jinja2.nodes import EvalContext
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import pass_eval_context
 
+from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError
 
 __all__ = ["ChatTemplate", "Owned", "Spans"]
@@ -62,19 +65,27 @@ class Owned(str):
 
     __rmul__ = __mul__
 
+    def __iter__(self) -> Iterator[Owned]:
+        return (self[index] for index in range(len(self)))
+
     def __mod__(self, values: Any, /) -> str:
-        parts = str.split(self, "%s")
-        given = values if isinstance(values, tuple) else (values,)
-        if len(parts) != len(given) + 1 or any("%" in part for part in parts):
-            return str.__mod__(self, values)
+        specs = list(_PERCENT.finditer(self))
+        given = iter(values if isinstance(values, tuple) else (values,))
+        formatted = str.__mod__(self, values)
+        if isinstance(values, Mapping) or any("*" in spec.group() or "(" in spec.group() for spec in specs):
+            return formatted
         pieces: list[str] = []
         at = 0
-        for index, part in enumerate(parts):
-            pieces.append(self[at : at + len(part)])
-            at += len(part) + 2
-            if index < len(given):
-                pieces.append(str(given[index]))
-        return concat(pieces)
+        for spec in specs:
+            pieces.append(self[at : spec.start()])
+            at = spec.end()
+            if spec.group() == "%%":
+                pieces.append(self[at - 1 : at])
+            elif spec.group() == "%s":
+                pieces.append(str(next(given)))
+            else:
+                pieces.append(str.__mod__(spec.group(), (next(given),)))
+        return concat([*pieces, self[at:]])
 
     def __getitem__(self, key: SupportsIndex | slice[Any, Any, Any], /) -> Owned:
         text = str.__getitem__(self, key)
@@ -115,6 +126,59 @@ class Owned(str):
     def capitalize(self) -> Owned:
         return self._same_length(str.capitalize(self))
 
+    # What cuts a string up gives parts of it, each with its owner.
+
+    def removeprefix(self, prefix: str, /) -> Owned:
+        return self[len(prefix) :] if self.startswith(prefix) else self
+
+    def removesuffix(self, suffix: str, /) -> Owned:
+        return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
+
+    def partition(self, sep: str, /) -> tuple[Owned, Owned, Owned]:
+        before, found, _ = str.partition(self, sep)
+        start, stop = len(before), len(before) + len(found)
+        return self[:start], self[start:stop], self[stop:]
+
+    def rpartition(self, sep: str, /) -> tuple[Owned, Owned, Owned]:
+        before, found, _ = str.rpartition(self, sep)
+        start, stop = len(before), len(before) + len(found)
+        return self[:start], self[start:stop], self[stop:]
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        return self._pieces(str.split(self, sep, maxsplit), sep)
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        return self._pieces(str.rsplit(self, sep, maxsplit), sep)
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        lines = self._pieces(str.splitlines(self, keepends=True), "")
+        return lines if keepends else [line[: len(str.splitlines(line)[0])] for line in lines]
+
+    def _pieces(self, texts: list[str], sep: str | None) -> list[str]:
+        pieces: list[str] = []
+        at = 0
+        for text in texts:
+            if sep is None:  # only blanks lie between, and a piece does not begin with one
+                at = self.index(text, at)
+            pieces.append(self[at : at + len(text)])
+            at += len(text) + len(sep or "")
+        return pieces
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> Owned:
+        if not old:
+            return Owned(str.replace(self, old, new, count))
+        left = count.__index__()
+        pieces: list[str] = []
+        at = 0
+        while left and (place := self.find(old, at)) >= 0:
+            stop = place + len(old)
+            # What stands in for text of the messages is theirs: they chose that it is there.
+            own = any(a <= place and stop <= b for a, b in self.spans)
+            pieces += (self[at:place], new if own else _plain(new))
+            at = stop
+            left -= 1
+        return concat([*pieces, self[at:]])
+
     def join(self, pieces: Iterable[str], /) -> Owned:
         found: list[str] = []
         for piece in pieces:
@@ -141,6 +205,28 @@ def concat(pieces: Iterable[str]) -> Owned:
     return Owned("".join(texts), tuple(spans))
 
 
+# A placeholder of `%` formatting.
+_PERCENT = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?(.)", re.DOTALL)
+
+
+def _plain(text: str) -> str:
+    """`text` without owners."""
+    return str.__getitem__(text, slice(None))
+
+
+def _written(value: Any) -> str:
+    """Source of a constant, which Jinja may have put together from a list or dict of literals."""
+    if isinstance(value, str):
+        return f"environment.own({_plain(value)!r})"
+    if type(value) is list:
+        return f"[{', '.join(map(_written, value))}]"
+    if type(value) is tuple:
+        return f"({''.join(_written(item) + ', ' for item in value)})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_written(key)}: {_written(item)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
 class _OwningGenerator(CodeGenerator):
     """Writes string literals as `Owned` values; all else as Jinja does."""
 
@@ -148,11 +234,7 @@ class _OwningGenerator(CodeGenerator):
         return f"environment.own({''.join(group)!r})"
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        value = node.as_const(frame.eval_ctx)
-        if isinstance(value, str):
-            self.write(f"environment.own({value!r})")
-        else:
-            super().visit_Const(node, frame)
+        self.write(_written(node.as_const(frame.eval_ctx)))
 
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
         self.write(f"environment.own({node.data!r})")
@@ -183,6 +265,34 @@ class _Environment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         self._own: dict[str, Owned] = {}
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        pattern = getattr(value, "__self__", None)
+        if wrapped is None or type(pattern) is not Owned or value.__name__ != "format":
+            return wrapped
+        formatter = SandboxedFormatter(self)
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            whole = wrapped(*args, **kwargs)
+            pieces: list[str] = []
+            numbers = count()
+            for literal, field, spec, conversion in formatter.parse(pattern):
+                pieces.append(Owned.whole(literal))
+                if field is None:
+                    continue
+                name = str(next(numbers)) + field if not field or field[0] in ".[" else field
+                got, _ = formatter.get_field(name, args, kwargs)
+                if isinstance(got, str) and not spec and not conversion:
+                    pieces.append(got)
+                else:
+                    shown = f"{name}!{conversion}" if conversion else name
+                    pieces.append(formatter.vformat(f"{{{shown}:{spec}}}", args, kwargs))
+            made = concat(pieces)
+            # A pattern that is not all the template's, or one in which fields hold fields: no owner is sure.
+            return made if made == whole and pattern.spans == ((0, len(pattern)),) else Owned(whole)
+
+        return formatted
+
     def own(self, text: str) -> Owned:
         found = self._own.get(text)
         if found is None:
@@ -190,15 +300,26 @@ class _Environment(ImmutableSandboxedEnvironment):
         return found
 
 
-def _to_json(value: Any, indent: int | None = None, separators: Any = None, **more: Any) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
     # Hugging Face's `tojson`: no HTML escapes, text as it is.
     return json.dumps(
-        value,
-        ensure_ascii=bool(more.get("ensure_ascii", False)),
-        indent=indent,
-        separators=separators,
-        sort_keys=bool(more.get("sort_keys", False)),
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    if not isinstance(text, Owned):
+        return do_indent(text, width, first, blank)
+    by = width if isinstance(width, str) else " " * width
+    lines: list[str] = (text + "\n").splitlines()
+    rest = [by + line if line or blank else line for line in lines[1:]]
+    return Owned.whole("\n").join([by + lines[0] if first else lines[0], *rest])
 
 
 @pass_eval_context
@@ -213,7 +334,7 @@ class _Refusal(TemplateError):
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise _Refusal(str(message))
+    raise _Refusal(repair_text(_plain(str(message))))
 
 
 class ChatTemplate:
@@ -231,11 +352,17 @@ class ChatTemplate:
         eos_token: str = "",
         now: Callable[[], datetime] | None = None,
     ) -> None:
+        if not isinstance(source, str):
+            raise TypeError(
+                f"A chat template is Jinja text, not {type(source).__name__}. Where the model's file holds none, "
+                "pass one with chat_template=."
+            )
         self.source = source
         clock = now or datetime.now
         self._environment = _Environment()
         self._environment.filters["tojson"] = _to_json
         self._environment.filters["join"] = _join
+        self._environment.filters["indent"] = _indent
         self._environment.globals["raise_exception"] = _raise_exception
         self._environment.globals["strftime_now"] = lambda pattern: clock().strftime(pattern)
         self._tokens = {"bos_token": Owned.whole(bos_token), "eos_token": Owned.whole(eos_token)}
@@ -272,7 +399,22 @@ class ChatTemplate:
             raise RunnerError(
                 f"The chat template failed ({type(error).__name__}): {error}", body=str(error)
             ) from error
-        return rendered if isinstance(rendered, Owned) else Owned(rendered)
+        return _repaired(rendered if isinstance(rendered, Owned) else Owned(rendered))
+
+
+_SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
+
+
+def _repaired(text: Owned) -> Owned:
+    """Without surrogates, which a template can write or bring out of a call's JSON arguments."""
+    if repair_text(text) is text:
+        return text
+    pieces: list[str] = []
+    at = 0
+    for found in _SURROGATES.finditer(text):
+        pieces += (text[at : found.start()], repair_text(found.group()))
+        at = found.end()
+    return concat([*pieces, text[at:]])
 
 
 def owned_runs(text: Owned) -> Iterator[tuple[int, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentkit_fast._unicode import repair_text
-from agentkit_fast.messages import Message, ToolDef
+from agentkit_fast.messages import ContentPart, Message, ToolCall, ToolDef
 from agentkit_fast.prompt.template import Owned
 
 __all__ = ["ROLES", "template_messages", "template_tools"]
@@ -28,19 +28,29 @@ def template_messages(
     `tool_calls` is left out, and with `object_arguments` a call's arguments are a value, not JSON text.
     Raises `ValueError` for a role that is no plain word and for content a text template cannot carry.
     """
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise ValueError(f"Messages are a list, not {type(messages).__name__}.")
     return [_one(message, object_arguments) for message in messages]
 
 
 def _one(message: Message | Mapping[str, Any], object_arguments: bool) -> dict[str, Any]:
-    wire = message.to_wire(reasoning=True) if isinstance(message, Message) else dict(message)
+    if isinstance(message, Message):
+        wire = message.to_wire(reasoning=True)
+    elif isinstance(message, Mapping):
+        wire = dict(message)
+    else:
+        raise ValueError(f"A message is a Message or a dict, not {type(message).__name__}.")
     role = wire.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise ValueError(f"{role!r:.80} is no role; use one of {', '.join(sorted(ROLES))}.")
     wire = {str(key): _repair(value) for key, value in wire.items()}
     wire["role"] = Owned.whole(role) if role in ROLES else role
     wire["content"] = _text(wire.get("content"))
-    if not wire.get("tool_calls"):
+    calls = wire.get("tool_calls")
+    if not calls:
         wire.pop("tool_calls", None)
+    elif not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise ValueError("A message's tool_calls are a list of calls.")
     elif object_arguments:
         wire["tool_calls"] = [_with_object(call) for call in wire["tool_calls"]]
     return wire
@@ -65,9 +75,7 @@ def _text(content: Any) -> str:
     return "\n".join(texts)
 
 
-def _with_object(call: Any) -> Any:
-    if not isinstance(call, dict):
-        return call
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
     call = dict(call)
     holder = call
     if isinstance(call.get("function"), dict):
@@ -94,6 +102,8 @@ def _repair(value: Any, depth: int = 0) -> Any:
         return {_repair(key, depth + 1): _repair(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_repair(item, depth + 1) for item in value]
+    if isinstance(value, (ContentPart, ToolCall)):
+        return _repair(value.to_wire(), depth + 1)
     return value
 
 
