@@ -74,6 +74,8 @@ def test_both_dialects(reply: Any, dialect: str) -> None:
         pytest.param(lambda wire: wire.whole({"ok": True}), id="200-of-something-else"),
         pytest.param(lambda wire: wire.whole({"tokens": [1]}), id="only-a-bos"),
         pytest.param(lambda wire: wire.whole({"tokens": "abc"}), id="tokens-of-the-wrong-type"),
+        pytest.param(lambda wire: wire.whole({"tokens": [1, 2**31]}), id="no-int32"),
+        pytest.param(lambda wire: wire.whole({"tokens": [1, -1]}), id="negative"),
         pytest.param(lambda wire: wire.whole(b"<html>", 200, content_type="text/html"), id="a-page"),
     ],
 )
@@ -97,6 +99,27 @@ def test_nobody_there_is_no_no() -> None:
         with pytest.raises(RunnerError, match="server running"):
             tokenizer.count("hello")
     tokenizer.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_not_yet_is_no_no(status: int) -> None:
+    # llama-server answers 503 while it loads its model.
+    ready: list[bool] = []
+
+    def reply(wire: Wire) -> None:
+        if ready:
+            llama_tokenize(wire)
+        else:
+            wire.whole({"error": {"message": "Loading model"}}, status)
+
+    with WireServer(reply) as wire:
+        tokenizer = EndpointTokenizer(wire.url, "m")
+        with pytest.raises(RunnerError, match="server running"):
+            tokenizer.count("hello")
+        ready.append(True)
+        assert tokenizer.count("hello") == 5
+        assert tokenizer.dialect == "llama.cpp"
+        tokenizer.close()
 
 
 def test_counting_a_whole_request_the_vllm_way() -> None:

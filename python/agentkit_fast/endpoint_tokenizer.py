@@ -73,7 +73,9 @@ class EndpointTokenizer:
 
                 found = self._drive(probe_dialect(self._context(), self._endpoint))
                 if found is None:
-                    raise RunnerError(f"No answer from {self.root}/tokenize. Is the server running?")
+                    raise RunnerError(
+                        f"No answer from {self.root}/tokenize yet. Is the server running, its model loaded?"
+                    )
                 self._dialect = found
             return self._dialect
 

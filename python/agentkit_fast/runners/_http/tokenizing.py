@@ -63,13 +63,13 @@ def _vllm_body(model: str, text: str) -> dict[str, Any]:
 
 def _ids(value: Any) -> list[int] | None:
     tokens = value.get("tokens") if isinstance(value, dict) else None
-    if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens):
+    if isinstance(tokens, list) and all(type(token) is int and 0 <= token < 1 << 31 for token in tokens):
         return tokens
     return None
 
 
 def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
-    """The dialect `/tokenize` understands, or `""`; `None` where nobody answered, so that it may be asked again.
+    """The dialect `/tokenize` understands, or `""`; `None` where nobody answered yet, so that it may be asked again.
 
     The probe is a text that is two tokens or more to any of them, so that a server that answers anything
     with 200 is not believed.
@@ -83,7 +83,8 @@ def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
             _send(f"{endpoint.root}/tokenize", endpoint.headers, body), timeout_s=5.0
         )
         status, _, answer = yield from ask_once(context, send)
-        answered = answered or status != 0
+        # A server that is loading its model (503) or is too busy (429) has not said no.
+        answered = answered or status not in (0, 429, 503)
         value = loads(answer) if status == 200 else None
         ids = _ids(value)
         # A tokenizer that ignored the text it does not know by that name gives none, or only a BOS.
