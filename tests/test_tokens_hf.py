@@ -150,7 +150,7 @@ def test_given_tokenizer_keeps_its_settings(small: Any) -> None:
 def test_surrogates_and_bad_ids(small: Any) -> None:
     tokenizer = HfTokenizer(small)
     assert tokenizer.decode(tokenizer.encode("a\ud800")) == "a\ufffd".encode()
-    for token in (-1, 10**6):
+    for token in (-1, 10**6, 2**31, 2**70, -(2**70)):
         with pytest.raises(ValueError, match="not a token"):
             tokenizer.decode([token])
 
@@ -164,6 +164,12 @@ def test_word_level_vocabulary() -> None:
     tokenizer = HfTokenizer(words)
     assert tokenizer.encode("hello world there").tolist() == [1, 2, 0]
     assert tokenizer.decode([1, 2]) == b"hello world"
+
+
+@pytest.mark.parametrize("token", [1.5, "1", None])
+def test_ids_are_whole_numbers(small: Any, token: Any) -> None:
+    with pytest.raises(TypeError):
+        HfTokenizer(small).decode([token])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 1}'])

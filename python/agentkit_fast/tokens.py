@@ -238,8 +238,8 @@ class HfTokenizer:
         out = bytearray()
         added = self._added
         for token in ids:
-            number = int(token)
-            text = self._parsing.id_to_token(number) if number >= 0 else None
+            number = index(token)
+            text = self._parsing.id_to_token(number) if 0 <= number <= 0x7FFF_FFFF else None
             if text is None:
                 raise ValueError(f"{number} is not a token of this vocabulary")
             if self._bytes is None:

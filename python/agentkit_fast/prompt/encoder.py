@@ -51,7 +51,9 @@ class Tokenizer(Protocol):
 class Prompt:
     """`ids`, an int32 array, and `message_starts`: how many ids precede each message.
 
-    `text` is the rendered template. `message_starts` is worked out when first asked for.
+    `text` is the rendered template. `message_starts` is worked out when first asked for: by
+    rendering every beginning of the conversation, which for a long one takes seconds (500 messages, 0.9 MB: 10 s on
+    a busy machine); after that, by the same encoder, only the beginnings that are new are rendered.
     """
 
     __slots__ = ("_starts", "ids", "text")
