@@ -392,3 +392,93 @@ def test_many_threads() -> None:
         for thread in threads:
             thread.join()
         assert failures == []
+
+
+def lazily_broken(texts: list[str]) -> Any:
+    yield hit("a", 1)
+    raise RuntimeError("the index went away")
+
+
+async def _found(texts: list[str]) -> list[DocHit]:
+    return [hit("a", 1)]
+
+
+def awaited_by_whoever_calls(texts: list[str]) -> Any:
+    return _found(texts)
+
+
+class AsyncObject:
+    async def __call__(self, texts: list[str]) -> list[DocHit]:
+        return [hit("a", 1)]
+
+
+# (finder, whether it finds): whatever comes back is the finder's work, and its faults are the finder's.
+FINDERS: list[tuple[str, Any, bool]] = [
+    ("gives-none", lambda texts: None, False),
+    ("gives-numbers", lambda texts: [1, 2], False),
+    ("score-is-text", lambda texts: [DocHit("a", "A", "high")], False),  # type: ignore[arg-type]  # on purpose
+    ("id-is-none", lambda texts: [DocHit(None, "A", 1.0)], False),  # type: ignore[arg-type]  # on purpose
+    ("breaks-in-the-middle", lazily_broken, False),
+    ("generator", lambda texts: (found for found in [hit("a", 1)]), True),
+    ("awaitable", awaited_by_whoever_calls, True),
+    ("async-object", AsyncObject(), True),
+]
+
+
+@pytest.mark.parametrize(("finder", "finds"), [row[1:] for row in FINDERS], ids=[row[0] for row in FINDERS])
+@pytest.mark.parametrize("timeout_s", [0, 3.0], ids=["unbounded", "bounded"])
+def test_a_fault_in_what_a_finder_gives_is_a_finders_fault(
+    store: Any, finder: Any, finds: bool, timeout_s: float
+) -> None:
+    say(store, "x")
+    preparer = FinderPreparer(store, finder, FinderOptions(timeout_s=timeout_s))
+    preparer.prepare("s")
+    assert mentions(store) == (["a"] if finds else [])
+    preparer._find = lambda texts: [hit("b", 1)]
+    preparer.prepare("s")  # asked again about the same, where nothing was found
+    assert mentions(store) == (["a"] if finds else ["b"])
+
+
+def test_a_store_of_four_methods_gets_whole_entries() -> None:
+    class Four:
+        def __init__(self) -> None:
+            self.entries: list[Entry] = []
+
+        def claim_pending(self, session_id: str, at: int) -> int:
+            return 0
+
+        def append(self, session_id: str, entry: Entry) -> None:
+            assert entry.id
+            assert entry.created_at > max((known.created_at for known in self.entries), default=0)
+            self.entries.append(entry)
+
+        def context(self, session_id: str) -> list[Entry]:
+            return list(reversed(self.entries))
+
+        def compact(self, session_id: str, compaction: Any) -> None:
+            raise AssertionError
+
+    far = time.time_ns() + 10**15
+    four = Four()
+    four.append("s", Entry(id="u", kind="user", content="x", created_at=far))
+    FinderPreparer(four, Finder(hit("a", 2), hit("b", 1))).prepare("s")
+    assert [entry.origin for entry in four.entries[1:]] == ["doc:a", "doc:b"]
+
+
+def test_sessions_do_not_wait_for_each_other() -> None:
+    store = MemoryStore()
+    both = threading.Barrier(2, timeout=20)
+
+    def find(texts: list[str]) -> list[DocHit]:
+        both.wait()
+        return [hit("a", 1)]
+
+    preparer = FinderPreparer(store, find, FinderOptions(timeout_s=20))
+    for name in "pq":
+        store.append(name, Entry(kind="user", content="x"))
+    threads = [threading.Thread(target=preparer.prepare, args=(name,)) for name in "pq"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(store.context(name)) for name in "pq"] == [2, 2]

@@ -220,3 +220,18 @@ def test_the_fix_loop_ends() -> None:
         guarded(call("double", "{}"))
     endless = validating(ToolSet([double]), SchemaValidator([double]), max_failures=0)
     assert all("n: required" in endless(call("double", "{}")) for _ in range(30))
+
+
+SCHEMAS = [
+    ("required-null", {"type": "object", "required": None, "properties": None}),
+    ("required-text", {"required": "path"}),
+    ("required-odd", {"required": [1, None, {}, []]}),
+    ("properties-list", {"properties": [1]}),
+    ("property-true", {"properties": {"a": True}}),
+    ("type-number", {"properties": {"a": {"type": 5}}}),
+]
+
+
+@pytest.mark.parametrize("schema", [row[1] for row in SCHEMAS], ids=[row[0] for row in SCHEMAS])
+def test_odd_schemas_are_not_held_against_the_model(schema: dict[str, Any]) -> None:
+    assert SchemaValidator([ToolDef(name="t", parameters=schema)]).validate("t", '{"a": 1}') == ""

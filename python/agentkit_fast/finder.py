@@ -10,13 +10,15 @@ import inspect
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from agentkit_fast.asyncbridge import Expired, await_within, call_in_thread
-from agentkit_fast.entries import Entry, EntryKind
+from agentkit_fast._unicode import repair_text
+from agentkit_fast.asyncbridge import Expired, await_within, call_in_thread, run_async
+from agentkit_fast.entries import Entry, EntryKind, new_id
 
 __all__ = ["DocHit", "Finder", "FinderOptions", "FinderPreparer"]
 
@@ -68,13 +70,14 @@ class FinderOptions(msgspec.Struct, frozen=True):
 class _Seen:
     """What one session has been shown, and up to where it was read."""
 
-    __slots__ = ("docs", "known", "mark", "revision")
+    __slots__ = ("docs", "known", "mark", "revision", "running")
 
     def __init__(self) -> None:
         self.docs: set[str] = set()
         self.mark: tuple[int, str] = (0, "")
         self.revision = 0
         self.known = False
+        self.running: Any = None  # the finder at work for this session, in its thread
 
 
 class FinderPreparer:
@@ -91,7 +94,6 @@ class FinderPreparer:
         self._options = options or FinderOptions()
         self._lock = threading.Lock()
         self._sessions: dict[str, _Seen] = {}
-        self._running: Any = None
         if inspect.iscoroutinefunction(self._find):
             self.prepare = self._aprepare  # type: ignore[method-assign]  # then awaited by the caller
 
@@ -100,11 +102,11 @@ class FinderPreparer:
         seen, texts, advance = self._news(session_id)
         if texts:
             try:
-                hits = self._ask(texts)
+                entries = self._chosen(seen, self._ask(seen, texts))
             except Exception as error:  # noqa: BLE001 - fail-open: tried again in the next round
                 self._failed(error)
                 return
-            self._mention(session_id, seen, hits)
+            self._mention(session_id, seen, entries)
         advance()
 
     async def _aprepare(self, session_id: str) -> None:
@@ -113,29 +115,37 @@ class FinderPreparer:
             timeout_s = self._options.timeout_s
             try:
                 hits = await await_within(lambda: self._find(texts), timeout_s if timeout_s > 0 else None)
+                entries = self._chosen(seen, hits)
             except Exception as error:  # noqa: BLE001 - fail-open: tried again in the next round
                 self._failed(error)
                 return
-            self._mention(session_id, seen, hits)
+            self._mention(session_id, seen, entries)
         advance()
 
-    def _ask(self, texts: list[str]) -> Sequence[DocHit]:
+    def _ask(self, seen: _Seen, texts: list[str]) -> Sequence[DocHit]:
         timeout_s = self._options.timeout_s
         if timeout_s <= 0:
-            found: Sequence[DocHit] = self._find(texts)
-            return found
-        # One at a time: a finder that hangs is left in its thread, and more threads would not help it.
-        if self._running is not None and not self._running.done():
+            return self._found(texts, None)
+        # One at a time in a session: a finder that hangs is left in its thread, and more would not help it.
+        if seen.running is not None and not seen.running.done():
             raise Expired
-        self._running = call_in_thread(lambda: self._find(texts))
+        running = seen.running = call_in_thread(lambda: self._found(texts, timeout_s))
         try:
-            hits: Sequence[DocHit] = self._running.result(timeout_s)
+            hits: Sequence[DocHit] = running.result(timeout_s)
         except TimeoutError:
-            if self._running.done():
+            if running.done():
                 raise
             raise Expired from None
-        self._running = None
+        seen.running = None
         return hits
+
+    def _found(self, texts: list[str], timeout_s: float | None) -> Sequence[DocHit]:
+        found = self._find(texts)
+        if inspect.isawaitable(found):  # a finder that is async without saying so
+            waiting = found
+            found = run_async(lambda: waiting, timeout_s)
+        # What comes from a generator is the finder's work still, and its errors are the finder's.
+        return list(found)
 
     def _failed(self, error: Exception) -> None:
         why = (
@@ -157,7 +167,7 @@ class FinderPreparer:
             entries = [entry for entry in entries if (entry.created_at, entry.id) > seen.mark]
         options = self._options
         mentioned = [entry for entry in entries if _is_mention(entry, options.tag)]
-        seen.docs.update(entry.origin.removeprefix(_ORIGIN) for entry in mentioned)
+        seen.docs.update(_doc_of(entry) for entry in mentioned)
         fresh = [
             entry
             for entry in entries
@@ -174,20 +184,21 @@ class FinderPreparer:
 
         return seen, [entry.content for entry in fresh], advance
 
-    def _mention(self, session_id: str, seen: _Seen, hits: Sequence[DocHit]) -> None:
+    def _chosen(self, seen: _Seen, hits: Sequence[DocHit]) -> list[Entry]:
+        """The notices of the best hits that are new to the session."""
         options = self._options
         chosen: dict[str, DocHit] = {}
         for hit in sorted(hits, key=_rank):
             good = hit.score >= options.min_score and not math.isnan(hit.score)
-            if good and hit.doc_id not in seen.docs and hit.doc_id not in chosen:
-                chosen[hit.doc_id] = hit
+            doc_id = repair_text(hit.doc_id)  # as a store gives it back
+            if good and doc_id not in seen.docs and doc_id not in chosen:
+                chosen[doc_id] = hit
             if 0 < options.max_hits <= len(chosen):
                 break
-        if not chosen:
-            return
         render = options.render or _pointer
-        entries = [
+        return [
             Entry(
+                id=new_id(),
                 kind=EntryKind.notification.value,
                 tag=options.tag,
                 content=render(hit),
@@ -195,13 +206,21 @@ class FinderPreparer:
             )
             for doc_id, hit in chosen.items()
         ]
+
+    def _mention(self, session_id: str, seen: _Seen, entries: list[Entry]) -> None:
+        if not entries:
+            return
         append_many = getattr(self._store, "append_many", None)
         if append_many is not None:
             append_many(session_id, entries)
         else:
-            for entry in entries:
+            # Such a store may take entries as they are, so they come with id and stamp.
+            shown = self._store.context(session_id)
+            stamp = max(time.time_ns(), *(entry.created_at + 1 for entry in shown))
+            for place, entry in enumerate(entries):
+                entry.created_at = stamp + place
                 self._store.append(session_id, entry)
-        seen.docs.update(chosen)
+        seen.docs.update(_doc_of(entry) for entry in entries)
 
 
 _ORIGIN = "doc:"
@@ -209,6 +228,10 @@ _ORIGIN = "doc:"
 
 def _is_mention(entry: Entry, tag: str) -> bool:
     return entry.tag == tag and entry.origin.startswith(_ORIGIN)
+
+
+def _doc_of(mention: Entry) -> str:
+    return mention.origin.removeprefix(_ORIGIN)
 
 
 def _rank(hit: DocHit) -> float:

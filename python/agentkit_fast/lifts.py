@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentkit_fast import model_words
+from agentkit_fast._unicode import repair_text
 from agentkit_fast.dispatch import result_text
 from agentkit_fast.entries import Entry, EntryKind, ParkedCall, new_id
 from agentkit_fast.lifting import LiftRequest
@@ -35,7 +36,7 @@ class Lifts:
     def park(self, asked: LiftRequest, call: ToolCall) -> None:
         """Keep a call until its result arrives or its time is over."""
         parked = ParkedCall(
-            correlation_id=asked.correlation_id,
+            correlation_id=repair_text(asked.correlation_id),
             tool_call_id=call.id,
             tool_name=call.name,
             deadline=self._now() + int(asked.ttl_s * 1e9) if asked.ttl_s else 0,
@@ -44,10 +45,11 @@ class Lifts:
             self._store.park_call(self._session_id, parked)
             return
         with self._lock:
-            self._open[asked.correlation_id] = parked
+            self._open[parked.correlation_id] = parked
 
     def resolve(self, correlation_id: str, result: Any) -> Entry:
         """Deliver a result. `KeyError` where no such call is parked (any more)."""
+        correlation_id = repair_text(correlation_id)
         parked = next((one for one in self.open() if one.correlation_id == correlation_id), None)
         stored = None
         if parked is not None:

@@ -47,7 +47,17 @@ class Store(Protocol):
     - `append_many(session_id, entries)`: all in one transaction;
     - `context_since(session_id, revision) -> (entries, revision, subsumed_ids)`: what is new since a
       revision (0 is everything); a fold shows as its marker among the entries and the ids it subsumed;
-    - `save_plan(session_id, plan: bytes)` and `load_plan(session_id) -> bytes | None`: the shaper's memory.
+    - `save_plan(session_id, plan: bytes)` and `load_plan(session_id) -> bytes | None`: the shaper's memory;
+    - `publish(session_id, entry)`: the inbox that `claim_pending` shows, for what arrives during a turn;
+    - `publish_notice(session_id, entry, *, group_by, key, ttl_s=None)`, `pending_notices(session_id) ->
+      list[PendingNotice]` and `clear(session_id, group_by, key) -> int`: notices that can be taken back;
+    - `begin_calls(session_id, entry_ids)` and `open_calls(session_id) -> list[OpenCall]`: which stored calls
+      were handed to their tools and have no stored result, so that after a crash none runs twice;
+    - `park_call(session_id, parked: ParkedCall)`, `parked_calls(session_id) -> list[ParkedCall]` and
+      `settle_call(session_id, correlation_id, entry) -> Entry | None`: results that come later survive a
+      restart;
+    - `lock_turn(session_id) -> release`: one turn at a time, across processes; raises `SessionBusy`;
+    - `blocking`: false when no method waits for anything, so that an event loop may call them directly.
     """
 
     def claim_pending(self, session_id: str, at: int) -> int:

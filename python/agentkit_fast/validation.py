@@ -114,7 +114,7 @@ class SchemaValidator:
         faults = [
             f"{key}: required, but {'null' if key in arguments else 'missing'}"
             for key in (required if isinstance(required, list) else ())
-            if arguments.get(key) is None
+            if isinstance(key, str) and arguments.get(key) is None
         ]
         properties = schema.get("properties")
         for key, value in arguments.items():

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agentkit_fast.entries import Entry
+from agentkit_fast.entries import Entry, EntryKind
 from agentkit_fast.errors import StoreError
 
 __all__ = ["Header", "KeyedNotice", "Open", "Parked", "Record", "Stored", "read", "write"]
 
 _FORMAT = 1
+_MAX = 2**63
 
 
 class Header(msgspec.Struct, kw_only=True, tag="session"):
@@ -104,10 +105,11 @@ def read(lines: Iterable[str]) -> tuple[Header, Iterator[Record]]:
             f"import: these lines have format {header.format}, this version knows up to {_FORMAT}; nothing was "
             "stored. Upgrade agentkit-fast"
         )
-    return header, _records(numbered)
+    return header, _records(header, numbered)
 
 
-def _records(numbered: Iterator[tuple[int, str]]) -> Iterator[Record]:
+def _records(header: Header, numbered: Iterator[tuple[int, str]]) -> Iterator[Record]:
+    check = _Check(header)
     for count in itertools.count():
         found = next(numbered, None)
         if found is None:
@@ -122,12 +124,76 @@ def _records(numbered: Iterator[tuple[int, str]]) -> Iterator[Record]:
                     f"import: {record.records} records were exported but {count} are here; nothing was stored. "
                     "Export the session again"
                 )
+            more = next(numbered, None)
+            if more is not None:
+                raise StoreError(
+                    f"import: line {more[0]} comes after the closing line; nothing was stored. Import sessions one "
+                    "by one"
+                )
+            check.whole(count)
             return
         if isinstance(record, Header):
             raise StoreError(f"import: line {found[0]} begins a second session; import them one by one")
-        if isinstance(record, Stored) and not record.entry.id:
-            raise StoreError(f"import: the entry in line {found[0]} has no id; nothing was stored")
+        fault = check.fault(record)
+        if fault:
+            raise StoreError(
+                f"import: line {found[0]} {fault}; nothing was stored. Export the session again"
+            )
         yield record
+
+
+class _Check:
+    """Whether the records fit each other: lines that somebody edited must not become a broken session."""
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._kinds: dict[str, str] = {}
+        self._revisions: set[int] = set()
+        if header.revision < 0 or not -_MAX < header.last_stamp < _MAX:
+            raise StoreError(
+                "import: the header's revision or last_stamp is no such number; nothing was stored. Export the "
+                "session again"
+            )
+
+    def fault(self, record: Record) -> str:
+        """What is wrong with a record, "" when nothing is."""
+        if isinstance(record, Stored):
+            return self._stored(record)
+        if isinstance(record, KeyedNotice):
+            return "" if record.entry_id in self._kinds else "is about an entry that is not here"
+        if isinstance(record, Open) and self._kinds.get(record.entry_id) != EntryKind.tool_call.value:
+            return "is about a call that is not here"
+        return ""
+
+    def _stored(self, record: Stored) -> str:
+        entry = record.entry
+        if not entry.id:
+            return "holds an entry without an id"
+        if entry.id in self._kinds:
+            return f"holds the entry {entry.id!r} a second time"
+        if not -_MAX < entry.created_at < _MAX:
+            return "holds a created_at that is no such number"
+        self._kinds[entry.id] = entry.kind
+        # Waiting: neither; in the context: shown; folded or cleared: shown, and then hidden.
+        expected = {0: 0, 1: 1, 2: 2, 3: 2}.get(record.state)
+        given = [revision for revision in (record.shown_rev, record.hidden_rev) if revision]
+        if (
+            expected != len(given)
+            or (given and not record.shown_rev)
+            or given != sorted(given)
+            or any(not 0 < each <= self._header.revision or each in self._revisions for each in given)
+        ):
+            return "holds an entry whose state and revisions do not fit"
+        self._revisions.update(given)
+        return ""
+
+    def whole(self, count: int) -> None:
+        """Each record accounts for two revisions at most; a larger number was not written by a store."""
+        if self._header.revision > 2 * count:
+            raise StoreError(
+                f"import: the header says revision {self._header.revision}, too many for {count} records; nothing "
+                "was stored. Export the session again"
+            )
 
 
 def _parse(number: int, line: str) -> Header | Record | _End:

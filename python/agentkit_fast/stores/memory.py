@@ -152,6 +152,7 @@ class MemoryStore:
 
     def append_many(self, session_id: str, entries: Iterable[Entry]) -> list[Entry]:
         """Store several entries, all or none; returns them as stored."""
+        entries = list(entries)  # made before: what makes them may use this store
         with self._lock:
             name = repair_text(session_id)
             session = self._sessions.get(name) or _Session()
@@ -208,8 +209,8 @@ class MemoryStore:
         with self._lock:
             name = repair_text(session_id)
             session = self._sessions.get(name) or _Session()
-            subsumed = list(dict.fromkeys(entry.id for entry in compaction.subsumes))
-            known = session.entries.get(compaction.marker.id)
+            subsumed = list(dict.fromkeys(repair_text(entry.id) for entry in compaction.subsumes))
+            known = session.entries.get(repair_text(compaction.marker.id))
             folded = not any(entry_id in session.visible for entry_id in subsumed)
             if known is not None and folded and same(known, repaired(compaction.marker)):
                 return copy(known)
@@ -243,6 +244,7 @@ class MemoryStore:
             session = self._sessions.get(repair_text(session_id))
             if session is None:
                 return []
+            before, after = repair_text(before), repair_text(after)
             for entry_id in (before, after):
                 if entry_id and entry_id not in session.entries:
                     raise StoreError(f"MemoryStore: the session has no entry {entry_id!r} to page from")
@@ -282,9 +284,11 @@ class MemoryStore:
             self._expire(session)
             claimed = list(session.pending.values())
             session.pending.clear()
-            for notice in session.notices:
-                notice.claimed = True
             for entry in claimed:
+                # One by one: an assistant entry in the inbox answers only what came before it.
+                for notice in session.notices:
+                    if notice.entry_id == entry.id:
+                        notice.claimed = True
                 entry.created_at = session.stamp(at)
                 session.show(entry)
             return len(claimed)
@@ -298,18 +302,28 @@ class MemoryStore:
 
         A notice that is not claimed within `ttl_s` seconds vanishes.
         """
+        group_by, key = repair_text(group_by), repair_text(key)
+        expires_at = deadline_ns(ttl_s)
         with self._lock:
             session = self._session(session_id)
-            for notice in session.notices:
-                if not notice.claimed and notice.group_by == group_by and notice.key == key:
-                    session.pending.pop(notice.entry_id, None)
-            session.notices = [
+            replaced = [
                 notice
                 for notice in session.notices
-                if notice.claimed or notice.group_by != group_by or notice.key != key
+                if not notice.claimed and notice.group_by == group_by and notice.key == key
             ]
-            stored = self.publish(session_id, entry)
-            expires_at = deadline_ns(ttl_s)
+            removed = {
+                note.entry_id: session.pending.pop(note.entry_id)
+                for note in replaced
+                if note.entry_id in session.pending
+            }
+            try:
+                stored = self.publish(session_id, entry)
+            except BaseException:
+                session.pending = {**removed, **session.pending}
+                raise
+            session.notices = [notice for notice in session.notices if notice not in replaced]
+            if stored.id in session.entries:  # the same notice once more, after it was claimed
+                return stored
             session.notices.append(
                 _Notice(group_by=group_by, key=key, entry_id=stored.id, expires_at=expires_at)
             )
@@ -334,6 +348,7 @@ class MemoryStore:
 
     def clear(self, session_id: str, group_by: str, key: str) -> int:
         """Retract the notices for `key` that the model has not answered after; how many there were."""
+        group_by, key = repair_text(group_by), repair_text(key)
         with self._lock:
             session = self._sessions.get(repair_text(session_id))
             if session is None:
@@ -369,7 +384,7 @@ class MemoryStore:
         now = time.time_ns()
         with self._lock:
             session = self._sessions.get(repair_text(session_id))
-            for entry_id in entry_ids:
+            for entry_id in map(repair_text, entry_ids):
                 if session and session.open_calls.get(entry_id) == 0:
                     session.open_calls[entry_id] = now
 
@@ -391,8 +406,14 @@ class MemoryStore:
 
     def park_call(self, session_id: str, parked: ParkedCall) -> None:
         """Remember a call whose result comes later; the same correlation id again replaces it."""
+        kept = ParkedCall(
+            correlation_id=repair_text(parked.correlation_id),
+            tool_call_id=repair_text(parked.tool_call_id),
+            tool_name=repair_text(parked.tool_name),
+            deadline=parked.deadline,
+        )
         with self._lock:
-            self._session(session_id).parked[parked.correlation_id] = parked
+            self._session(session_id).parked[kept.correlation_id] = kept
 
     def parked_calls(self, session_id: str) -> list[ParkedCall]:
         """The calls whose results are still to come, nearest deadline first, those without one last."""
@@ -406,6 +427,7 @@ class MemoryStore:
 
         `None`, and nothing stored, when no such call is parked: somebody else was first.
         """
+        correlation_id = repair_text(correlation_id)
         with self._lock:
             session = self._sessions.get(repair_text(session_id))
             if session is None or correlation_id not in session.parked:
@@ -441,7 +463,7 @@ class MemoryStore:
             if session is None:
                 raise StoreError(f"MemoryStore: there is no session {session_id!r} to export")
             header = jsonl.Header(
-                session_id=session_id,
+                session_id=repair_text(session_id),
                 revision=len(session.log),
                 last_stamp=session.last_stamp,
                 plan=session.plan,
@@ -491,7 +513,8 @@ class MemoryStore:
 
         A session that is there already is a `StoreError`, as are lines that were cut off.
         """
-        header, records = jsonl.read(lines)
+        header, found = jsonl.read(lines)
+        records = list(found)
         name = repair_text(session_id or header.session_id)
         session = _Session()
         session.log = [None] * header.revision

@@ -259,8 +259,11 @@ class SQLiteStore:
                 "SELECT id, created_at, body, seq FROM entries WHERE sid = ? AND state = 0 ORDER BY seq",
                 (session.sid,),
             ).fetchall()
-            connection.execute("UPDATE notices SET claimed = 1 WHERE sid = ?", (session.sid,))
             for row in rows:
+                # One by one: an assistant entry in the inbox answers only what came before it.
+                connection.execute(
+                    "UPDATE notices SET claimed = 1 WHERE sid = ? AND entry_id = ?", (session.sid, row[0])
+                )
                 connection.execute(
                     "UPDATE entries SET state = 1, created_at = ?, shown_rev = ? WHERE seq = ?",
                     (session.stamp(at), session.next_revision(), row[3]),
@@ -292,6 +295,12 @@ class SQLiteStore:
                 "DELETE FROM notices WHERE sid = ? AND group_by = ? AND key = ? AND claimed = 0", about
             )
             stored = self._insert(connection, session, entry, PENDING)
+            shown = connection.execute(
+                "SELECT 1 FROM entries WHERE sid = ? AND id = ? AND state > 0", (session.sid, stored.id)
+            ).fetchone()
+            if shown:  # the same notice once more, after it was claimed
+                self._update(connection, session)
+                return stored
             connection.execute(
                 "INSERT INTO notices (sid, group_by, key, entry_id, expires_at) VALUES (?, ?, ?, ?, ?)",
                 (*about, stored.id, deadline_ns(ttl_s)),
@@ -327,10 +336,11 @@ class SQLiteStore:
             ).fetchall()
             for seq, entry_id, claimed in rows:
                 if claimed:
-                    connection.execute(
+                    hidden = connection.execute(
                         "UPDATE entries SET state = ?, hidden_rev = ? WHERE sid = ? AND id = ? AND state = 1",
-                        (CLEARED, session.next_revision(), session.sid, entry_id),
-                    )
+                        (CLEARED, session.revision + 1, session.sid, entry_id),
+                    ).rowcount
+                    session.revision += hidden  # a fold may have been quicker
                 else:
                     connection.execute(
                         "DELETE FROM entries WHERE sid = ? AND id = ? AND state = 0",
@@ -469,6 +479,13 @@ class SQLiteStore:
 
     def export(self, session_id: str) -> Iterator[str]:
         """The whole session as JSON lines (see `import_`): one consistent view, read as it is taken."""
+        if self._db.memory:
+            # Its one connection cannot be read from between two lines while others write by it.
+            yield from list(self._export(session_id))
+        else:
+            yield from self._export(session_id)
+
+    def _export(self, session_id: str) -> Iterator[str]:
         with self._db.snapshot() as connection:
             sid = self._find(connection, session_id)
             if sid is None:
@@ -477,7 +494,9 @@ class SQLiteStore:
                 "SELECT revision, last_stamp, plan FROM sessions WHERE sid = ?", (sid,)
             ).fetchone()
             yield from jsonl.write(
-                jsonl.Header(session_id=session_id, revision=revision, last_stamp=last_stamp, plan=plan),
+                jsonl.Header(
+                    session_id=repair_text(session_id), revision=revision, last_stamp=last_stamp, plan=plan
+                ),
                 self._records(connection, sid),
             )
 

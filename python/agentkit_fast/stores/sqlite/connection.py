@@ -85,6 +85,8 @@ class Database:
 
     def _look_first(self) -> None:
         """Refuse what we must not touch, by its first bytes, before SQLite opens it."""
+        if "\0" in self._file:
+            raise StoreError(f"{self.path!r} holds a NUL character, which no path may; give another path")
         path = Path(self._file)
         try:
             if path.is_dir():
