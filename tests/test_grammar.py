@@ -374,6 +374,17 @@ def test_names_are_rendered_as_the_grammar_writes_them(llama: LlamaGrammar, one:
 
 
 @pytest.mark.model
+def test_long_keys_are_quoted_where_the_grammar_wants_it(llama: LlamaGrammar) -> None:
+    for length in (64, 65, 200):
+        key = "k" * length
+        one = tool("f", {"o": {"type": "object"}, key: {"type": "object"}})
+        text = render_tool_call("f", {"o": {key: 1}, key: {key: {key: []}}})
+        assert llama.accepts(heredoc_grammar([one]), text)
+        assert Lark(heredoc_lark([one])).accepts(text)
+        assert parse_tool_calls(text).problem is None
+
+
+@pytest.mark.model
 def test_huge_tool_sets(llama: LlamaGrammar) -> None:
     gbnf, lark = heredoc_grammar(HUGE), heredoc_lark(HUGE)
     names = sum(len(key) for one in HUGE for key in one.parameters["properties"])
@@ -402,6 +413,8 @@ def test_what_cannot_be_written(build: Any) -> None:
         build([NOW], max_calls=0, allow_prose=False)
     with pytest.raises(ValueError, match="1001"):
         build([NOW], max_calls=1001)
+    with pytest.raises(ValueError, match="too large"):
+        build([NOW], max_calls=10**30)
     with pytest.raises(ValueError, match="negative"):
         build([NOW], max_calls=-1)
     with pytest.raises(ValueError, match="1001 parameters"):

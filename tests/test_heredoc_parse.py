@@ -108,6 +108,7 @@ MALFORMED = {
     "no object": "[1]",
     "junk in the header": "x\n{ a: 1 }",
     "no arguments": "",
+    "a whole number Python does not read": "{ a: -" + "9" * 4301 + " }",
     "two deep": "{ a: " + "[" * 950 + "]" * 950 + " }",
 }
 
@@ -169,8 +170,20 @@ REPLIES: list[tuple[str, str, list[str], str, list[tuple[str, str, int]]]] = [
     ("quoted name", '@@call "a b\\n\\u00e9" \n{}', ["a b\né"], "", []),
     ("quoted name that never ends", '@@call "a\n{}\n@@end\nx', [], "x", [("malformed", "", 0)]),
     ("a long name", f"@@call {LONG_NAME}\n{{}}", [LONG_NAME], "", []),
+    ("quoted name of no letters", '@@call "" {}', [""], "", []),
+    ("terminator after words", "@@call f\n{} and more\n@@end\nx", ["f"], "and more\nx", []),
+    ("terminator after more lines", "@@call f\n{}\nmore\n@@end \nx", ["f"], "more\nx", []),
+    ("a second terminator", "@@call f\n{}\n@@end\n@@end\nx", ["f"], "x", []),
+    (
+        "a bad block in a fence",
+        "@@call f\n```json\n{}\n```\n@@end\nx\n@@call g\n{}",
+        ["g"], "```\nx", [("malformed", "f", 0)],
+    ),
+    ("terminator before any block", "a\n@@end\nb\n@@call f\n{}", ["f"], "a\n@@end\nb", []),
+    ("no terminator inside a line", "@@call f\n{}\n.\n@@ending\n @@end", ["f"], ".\n@@ending\n @@end", []),
+    ("white space as Python knows it", "\x1f\x1c a\n@@call f\n{}\x1d\x1e", ["f"], "a", []),
     ("CRLF", "a\r\n@@call f\r\n{}\r\n@@end\r\nb", ["f"], "a\r\nb", []),
-    ("the last brace decides", "@@call f\n{}}\n@@end", ["f"], "}\n@@end", []),
+    ("the last brace decides", "@@call f\n{}}\n@@end", ["f"], "}", []),
 ]  # fmt: skip
 
 
@@ -184,6 +197,21 @@ def test_replies(text: str, names: list[str], prose: str, problems: list[tuple[s
     assert [(one.kind, one.tool_name, one.byte_offset) for one in reply.problems] == problems
     assert reply.problem is (reply.problems[0] if problems else None)
     assert all(("smaller" in one.message) == (one.kind == "truncated") for one in reply.problems)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_prose_is_stripped_as_python_does(text: str) -> None:
+    assert parse_tool_calls(text).prose == text.strip() or "@@" in text
+
+
+@given(
+    st.lists(st.sampled_from(["@@end", "\n", "\n@@end\n", "x", "@@call f\n{}", "}", " ", "\r\n"])).map(
+        "".join
+    )
+)
+def test_no_terminator_is_left_after_a_block(text: str) -> None:
+    reply = parse_tool_calls(f"@@call f\n{{}}\n{text}")
+    assert not any(line.startswith("@@end") and not line[5:].strip() for line in reply.prose.split("\n"))
 
 
 def test_ids_are_fresh() -> None:

@@ -21,7 +21,12 @@ CASES = Path(__file__).parent / "data" / "cases" / "peer_cases.jsonl"
 ROWS: list[tuple[str, str, str, Any]] = [
     ("", "ok", "truncated", {}),
     (" \n\t", "ok", "truncated", {}),
+    ("\x1c\x1f\u2003", "ok", "failed", {}),
     ("{}", "ok", "ok", {}),
+    ('{"a": 1e999}', "ok", "ok", {"a": math.inf}),
+    ('{"a": ' + "9" * 4300 + "}", "ok", "ok", {"a": int("9" * 4300)}),
+    ('{"a": ' + "9" * 4301 + "}", "malformed", "failed", None),
+    ('{"a": -' + "9" * 5000 + ".0}", "ok", "ok", {"a": -math.inf}),
     ('{"a":1,}', "ok", "ok", {"a": 1}),
     ("{'a': 'it\\'s \"x\"'}", "ok", "ok", {"a": 'it\'s "x"'}),
     ("{a: True, b: False, c: None}", "ok", "ok", {"a": True, "b": False, "c": None}),
@@ -85,7 +90,7 @@ ROWS: list[tuple[str, str, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("raw", "kind", "outcome", "value"), ROWS, ids=[repr(row[0]) for row in ROWS])
+@pytest.mark.parametrize(("raw", "kind", "outcome", "value"), ROWS, ids=[repr(row[0][:60]) for row in ROWS])
 def test_rows(raw: str, kind: str, outcome: str, value: Any) -> None:
     arguments, repair = check_arguments(raw), repair_json(raw)
     assert (arguments.kind, repair.outcome) == (kind, outcome)

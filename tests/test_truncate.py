@@ -43,3 +43,9 @@ def test_the_marker_says_what_to_do() -> None:
     out = truncate_middle("x" * 1000, 100, hint="Sections: a, b.")
     assert "900 of 1000 bytes" in out
     assert "Sections: a, b." in out
+    assert " x\n" in truncate_middle("x" * 1000, 100, hint=" x\n")
+
+
+@pytest.mark.parametrize(("limit", "cuts"), [(10**30, False), (-(10**30), False), (True, True)])
+def test_limits_of_any_size(limit: int, cuts: bool) -> None:
+    assert (truncate_middle(text := "x" * 10, limit) is not text) is cuts

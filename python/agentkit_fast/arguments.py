@@ -61,7 +61,8 @@ def check_arguments(raw: str) -> Arguments:
     """The gate that every tool call passes before it is stored or dispatched.
 
     Truncation is decided before repair is tried; text after the closing brace is `"malformed"`;
-    blank means `{}`. What is `"ok"` is strict JSON that Python's `json` can load (900 levels deep at most).
+    blank means `{}`. What is `"ok"` is strict JSON that Python's `json` can load (900 levels deep and whole
+    numbers of 4,300 digits at most).
     """
     return Arguments(*_core.check_arguments(raw))
 

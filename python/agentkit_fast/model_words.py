@@ -13,10 +13,8 @@ __all__ = [
     "TAG_EXTRACTION",
     "TAG_REPETITION",
     "TAG_TOOL_LOOP",
-    "arguments_not_object",
     "arguments_truncated",
     "arguments_unusable",
-    "block_malformed",
     "call_interrupted",
     "call_not_approved",
     "call_not_run",
@@ -62,7 +60,7 @@ def slot_note() -> str:
 
 
 def arguments_truncated(chars: int) -> str:
-    """The arguments were cut off: the call did not run."""
+    """A reply ended at its token limit inside this call, whatever its text looks like."""
     return (
         f"ERROR: not run. The arguments of this call were cut off after {chars} characters. Make the call"
         " smaller: send less text in one call, or split the work over several calls."
@@ -70,24 +68,8 @@ def arguments_truncated(chars: int) -> str:
 
 
 def arguments_unusable(why: str) -> str:
-    """The arguments are cut off or no JSON, in the words of `check_arguments`."""
-    return f"ERROR: not run. {why}"
-
-
-def arguments_not_object() -> str:
-    """The arguments are JSON, but no object."""
-    return (
-        "ERROR: not run. The arguments must be a well-formed JSON object, such as"
-        ' {"name": "value"}, not a bare value. Write the call again.'
-    )
-
-
-def block_malformed() -> str:
-    """A heredoc block is closed, but cannot be read."""
-    return (
-        "ERROR: not run. The call block is not well-formed. Write it again: @@call NAME, then one object"
-        " { key: value }, long text between ~~~ lines, then @@end."
-    )
+    """A call that cannot be read: what `check_arguments` or `HeredocProblem` says of it."""
+    return f"ERROR: {why}"
 
 
 def calls_switched_off() -> str:

@@ -11,7 +11,7 @@ from agentkit_fast.errors import RunnerError, StreamInterrupted
 from agentkit_fast.events import CallReady, CallStarted, ReasoningDelta, TextDelta
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
 from agentkit_fast.toolcalls import CutCall, distinct_ids, heredoc_leftovers, was_cut
-from agentkit_fast.views import JOINER, StreamRestorer
+from agentkit_fast.views import StreamRestorer, restore_arguments
 
 __all__ = ["Reply", "read_reply"]
 
@@ -231,12 +231,11 @@ def _cut(call: ToolCall) -> CutCall:
 
 
 def _restored(call: ToolCall, restore: Callable[[str], str]) -> ToolCall:
-    # A server that re-encodes arguments may have escaped the joiner.
-    arguments = restore(call.arguments.replace("\\u2060", JOINER))
+    arguments = restore_arguments(call.arguments, restore)
     if arguments == call.arguments:
         return call
     if isinstance(call, CutCall):
-        return CutCall(id=call.id, name=call.name, arguments=arguments, kind=call.kind)
+        return CutCall(id=call.id, name=call.name, arguments=arguments, kind=call.kind, why=call.why)
     return ToolCall(id=call.id, name=call.name, arguments=arguments)
 
 

@@ -23,11 +23,12 @@ _NAMELESS = "unknown"
 class CutCall(ToolCall):
     """A call of which we know, whatever its text looks like, that it is not to be run.
 
-    `kind` is `"truncated"`, `"block"` for a heredoc block that is closed and cannot be read, or `"off"`
-    for a call in a round that allows none.
+    `kind` is `"truncated"`, `"block"` for a heredoc block that cannot be read (`why` says what is wrong
+    with it), or `"off"` for a call in a round that allows none.
     """
 
     kind: str = "truncated"
+    why: str = ""
 
 
 class GatedCall(msgspec.Struct):
@@ -48,13 +49,11 @@ def gate(call: ToolCall) -> GatedCall:
         if call.kind == "off":
             refusal = model_words.calls_switched_off()
         elif call.kind == "block":
-            refusal = model_words.block_malformed()
+            refusal = model_words.arguments_unusable(call.why)
         else:
             refusal = model_words.arguments_truncated(len(raw))
         return _refused(call, refusal)
     checked = check_arguments(raw)
-    if checked.kind == "not_object":
-        return _refused(call, model_words.arguments_not_object())
     if checked.kind != "ok":
         return _refused(call, model_words.arguments_unusable(checked.message))
     arguments = checked.text if checked.text.strip() else "{}"
@@ -89,7 +88,7 @@ def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:
         if fresh == call.id and name is call.name and arguments is call.arguments:
             out.append(call)
         elif isinstance(call, CutCall):
-            out.append(CutCall(id=fresh, name=name, arguments=arguments, kind=call.kind))
+            out.append(CutCall(id=fresh, name=name, arguments=arguments, kind=call.kind, why=call.why))
         else:
             out.append(ToolCall(id=fresh, name=name, arguments=arguments))
     return out
@@ -127,6 +126,7 @@ def heredoc_leftovers(text: str, problems: Sequence[Any]) -> list[ToolCall]:
     for at, problem in enumerate(problems):
         end = starts[at + 1] if at + 1 < len(starts) else len(raw)
         block = raw[problem.byte_offset : end].decode(errors="ignore")
-        kind = "truncated" if problem.kind == "truncated" else "block"
-        found.append(CutCall(id="", name=problem.tool_name, arguments=block, kind=kind))
+        found.append(
+            CutCall(id="", name=problem.tool_name, arguments=block, kind="block", why=problem.message)
+        )
     return found

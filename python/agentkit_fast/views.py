@@ -6,6 +6,7 @@ tokens. The store keeps every byte. A window that is a `Shaper`'s own is left to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +21,13 @@ from agentkit_fast.text import (
     truncate_middle,
 )
 
-__all__ = ["StreamRestorer", "View", "ViewedWindow"]
+__all__ = ["StreamRestorer", "View", "ViewedWindow", "restore_arguments"]
 
-JOINER = "\u2060"
+JOINERS = "\u2060\u2063\u2064"
+"""The invisible characters that reversible neutralization is written with."""
+
+# A server that encodes arguments anew may write them as escapes; a backslash that is escaped itself is none.
+_ESCAPE = re.compile(r"\\(?:u(206[034])|u(db40)\\u(dd[0-3][0-9a-f])|.)", re.IGNORECASE | re.DOTALL)
 
 
 class ViewedWindow(list[Any]):
@@ -138,6 +143,22 @@ def _text(message: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
+def restore_arguments(arguments: str, restore: Callable[[str], str]) -> str:
+    """JSON text restored, also where the invisible characters in it are written as escapes."""
+    if "\\u" in arguments:
+        arguments = _ESCAPE.sub(_unescaped, arguments)
+    return restore(arguments)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    joiner, high, low = match.groups()
+    if joiner:
+        return chr(int(joiner, 16))
+    if high:
+        return chr(0xE0000 + int(low, 16) - 0xDC00)
+    return match[0]
+
+
 class StreamRestorer:
     """Undoes reversible neutralization in a stream: what `push` gives out, together, is the whole restored.
 
@@ -154,13 +175,13 @@ class StreamRestorer:
         """The text that cannot change any more."""
         self._held += text
         held = self._held
-        last = held.rfind(JOINER)
+        last = max(held.rfind(joiner) for joiner in JOINERS)
         if last < 0:
             ready = len(held) - 1  # a joiner that comes next belongs to this character
         elif len(held) - last > self.LONGEST:
             ready = len(held) - 1
         else:
-            ready = max(0, held.find(JOINER) - 1)
+            ready = max(0, min(at for joiner in JOINERS if (at := held.find(joiner)) >= 0) - 1)
         self._held = held[ready:]
         return restore_special_tokens(held[:ready])
 

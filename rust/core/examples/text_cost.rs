@@ -3,6 +3,8 @@
 
 use std::hint::black_box;
 
+use agentkit_core::heredoc::{parse_tool_calls, render_tool_call};
+use agentkit_core::json::{check_arguments, push_string, repair_json};
 use agentkit_core::neutralize::{Style, neutralize, restore};
 use agentkit_core::repetition::{Options, RepetitionGuard};
 use agentkit_core::slots::{capture_slots, expand_slots};
@@ -42,6 +44,11 @@ fn main() {
         .collect();
     let json = format!("[{}]", rows.join(", "));
     let tight = encode_tight(&json).into_owned();
+    let mut strict = String::from("{\"path\": \"a.py\", \"content\": ");
+    push_string(&mut strict, &lines);
+    strict.push('}');
+    let call = render_tool_call("write_file", &strict).unwrap_or_else(|fault| panic!("{fault:?}"));
+    let loose = format!("{{'rows': [{},], ok: True}}", rows.join(", "));
     let mut guard =
         RepetitionGuard::new(Options::default()).unwrap_or_else(|error| panic!("{error}"));
     match task.as_str() {
@@ -57,6 +64,9 @@ fn main() {
         }
         "capture-slots" => drop(black_box(capture_slots(&sections))),
         "expand-slots" => drop(black_box(expand_slots(&sections, |_| Some("x")))),
+        "parse-tool-calls" => drop(black_box(parse_tool_calls(&call))),
+        "check-arguments" => drop(black_box(check_arguments(&strict))),
+        "repair-json" => drop(black_box(repair_json(&loose))),
         "encode-tight" => drop(black_box(encode_tight(&json))),
         "decode-tight" => drop(black_box(decode_tight(&tight))),
         other => panic!("no task is called {other:?}"),

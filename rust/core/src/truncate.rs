@@ -15,7 +15,6 @@ pub fn truncate_middle<'a>(text: &'a str, limit: usize, hint: &str) -> Cow<'a, s
     let tail = ceil_char_boundary(text, text.len() - tail).max(head);
     let cut = tail - head;
     let total = text.len();
-    let hint = hint.trim();
     let gap = if hint.is_empty() { "" } else { " " };
     let head = &text[..head];
     let tail = &text[tail..];

@@ -7,6 +7,7 @@ use pyo3::types::{PyList, PyString};
 
 use crate::json::{detached, heredoc_error};
 use crate::text_arg::{StreamArg, TextArg};
+use crate::whole::Count;
 
 /// `(kind, tool_name, byte_offset, message)`.
 type ProblemFields = (&'static str, String, usize, String);
@@ -127,10 +128,10 @@ fn grammar_error(error: GrammarError) -> PyErr {
 #[pyo3(signature = (tools, *, max_calls, allow_prose))]
 pub fn heredoc_grammar(
     tools: TextArg<'_, '_>,
-    max_calls: usize,
+    max_calls: Count,
     allow_prose: bool,
 ) -> PyResult<String> {
-    heredoc::heredoc_grammar(&read_tools(&tools)?, max_calls, allow_prose).map_err(grammar_error)
+    heredoc::heredoc_grammar(&read_tools(&tools)?, max_calls.0, allow_prose).map_err(grammar_error)
 }
 
 /// The language of `heredoc_grammar` as Lark, for llguidance.
@@ -138,10 +139,10 @@ pub fn heredoc_grammar(
 #[pyo3(signature = (tools, *, max_calls, allow_prose))]
 pub fn heredoc_lark(
     tools: TextArg<'_, '_>,
-    max_calls: usize,
+    max_calls: Count,
     allow_prose: bool,
 ) -> PyResult<String> {
-    heredoc::heredoc_lark(&read_tools(&tools)?, max_calls, allow_prose).map_err(grammar_error)
+    heredoc::heredoc_lark(&read_tools(&tools)?, max_calls.0, allow_prose).map_err(grammar_error)
 }
 
 /// The instruction text for `tools`.

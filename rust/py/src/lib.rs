@@ -16,6 +16,7 @@ mod text_arg;
 mod tight;
 mod tokens;
 mod truncate;
+mod whole;
 
 #[pymodule]
 mod _core {

@@ -6,41 +6,54 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-use crate::text_arg::TextArg;
+use crate::text_arg::{StreamArg, TextArg};
+use crate::whole::Count;
 
 static REPETITION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 #[pyclass(frozen, module = "agentkit_fast._core")]
 pub struct RepetitionGuard {
-    guard: Mutex<core::RepetitionGuard>,
+    watch: Mutex<Watch>,
     r#where: String,
+}
+
+struct Watch {
+    guard: core::RepetitionGuard,
+    /// The first half of a surrogate pair whose second half has not come.
+    half: Option<u16>,
 }
 
 #[pymethods]
 impl RepetitionGuard {
     #[new]
-    #[pyo3(signature = (*, min_period=24, max_period=1024, min_reps=3, min_span=512, check_every=256, short_span=4096, r#where="content"))]
+    #[pyo3(
+        signature = (*, min_period=Count(24), max_period=Count(1024), min_reps=Count(3), min_span=Count(512), check_every=Count(256), short_span=Count(4096), r#where=None),
+        text_signature = "(*, min_period=24, max_period=1024, min_reps=3, min_span=512, check_every=256, short_span=4096, where='content')"
+    )]
     fn new(
-        min_period: usize,
-        max_period: usize,
-        min_reps: usize,
-        min_span: usize,
-        check_every: usize,
-        short_span: usize,
-        r#where: &str,
+        min_period: Count,
+        max_period: Count,
+        min_reps: Count,
+        min_span: Count,
+        check_every: Count,
+        short_span: Count,
+        r#where: Option<TextArg<'_, '_>>,
     ) -> PyResult<Self> {
         let options = core::Options {
-            min_period,
-            max_period,
-            min_reps,
-            min_span,
-            check_every,
-            short_span,
+            min_period: min_period.0,
+            max_period: max_period.0,
+            min_reps: min_reps.0,
+            min_span: min_span.0,
+            check_every: check_every.0,
+            short_span: short_span.0,
         };
         let guard = core::RepetitionGuard::new(options).map_err(PyValueError::new_err)?;
         Ok(Self {
-            guard: Mutex::new(guard),
-            r#where: r#where.to_owned(),
+            watch: Mutex::new(Watch { guard, half: None }),
+            r#where: r#where
+                .as_ref()
+                .map_or("content", TextArg::as_str)
+                .to_owned(),
         })
     }
 
@@ -49,20 +62,26 @@ impl RepetitionGuard {
         &self.r#where
     }
 
-    fn push(&self, py: Python<'_>, delta: TextArg<'_, '_>) -> PyResult<Option<Py<PyAny>>> {
-        let found = self.lock().push(delta.as_str());
+    fn push(&self, py: Python<'_>, delta: StreamArg<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let found = {
+            let mut watch = self.lock();
+            let Watch { guard, half } = &mut *watch;
+            guard.push(&delta.join(half))
+        };
         found.map(|found| self.describe(py, found)).transpose()
     }
 
     fn reset(&self) {
-        self.lock().reset();
+        let mut watch = self.lock();
+        watch.guard.reset();
+        watch.half = None;
     }
 }
 
 impl RepetitionGuard {
     /// A panic under the lock cannot leave half a state that matters: text is only appended.
-    fn lock(&self) -> std::sync::MutexGuard<'_, core::RepetitionGuard> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn describe(&self, py: Python<'_>, found: core::Repetition) -> PyResult<Py<PyAny>> {

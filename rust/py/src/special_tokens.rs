@@ -50,7 +50,8 @@ impl SpecialTokens {
 
 /// Spellings of one family, as the tokenizers of the family have them.
 #[pyfunction]
-pub fn special_token_family(name: &str) -> PyResult<Vec<String>> {
+pub fn special_token_family(name: TextArg<'_, '_>) -> PyResult<Vec<String>> {
+    let name = name.as_str();
     match core::SpecialTokens::family(name) {
         Some(set) => Ok(set.tokens().to_vec()),
         None => Err(PyValueError::new_err(format!(
@@ -69,18 +70,18 @@ pub fn default_special_tokens() -> Vec<String> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (text, *, tokens=None, style="entity"))]
+#[pyo3(signature = (text, *, tokens=None, style=None), text_signature = "(text, *, tokens=None, style='entity')")]
 pub fn neutralize_special_tokens<'py>(
     text: TextArg<'_, 'py>,
     tokens: Option<PyRef<'_, SpecialTokens>>,
-    style: &str,
+    style: Option<TextArg<'_, '_>>,
 ) -> PyResult<Bound<'py, PyString>> {
-    let style = match style {
+    let style = match style.as_ref().map_or("entity", TextArg::as_str) {
         "entity" => Style::Entity,
         "joiner" => Style::Joiner,
-        _ => {
+        other => {
             return Err(PyValueError::new_err(format!(
-                "style is {style:?}; use \"entity\" or \"joiner\""
+                "style is {other:?}; use \"entity\" or \"joiner\""
             )));
         }
     };

@@ -10,7 +10,9 @@ use std::fmt::Write;
 
 use crate::json::Value;
 
-use super::render::{TAGS, body_fits, header_name, key_text, push_json, quoted, wants_body};
+use super::render::{
+    MAX_BARE_KEY, TAGS, body_fits, header_name, key_text, push_json, quoted, wants_body,
+};
 use super::schema::{Accepts, Items, Tool};
 
 /// Most calls of a batch and most parameters of a tool: llama.cpp's repetition limit is 2,000.
@@ -271,7 +273,8 @@ impl Gbnf {
             "s",
             r#""\"" ([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]))* "\"""#,
         );
-        self.rule("k", "s | [a-zA-Z_$] [a-zA-Z0-9_$]{0,63}");
+        let bare = format!("[a-zA-Z_$] [a-zA-Z0-9_$]{{0,{}}}", MAX_BARE_KEY - 1);
+        self.rule("k", &format!("s | {bare}"));
         self.rule("v", "o | a | s | n | b | \"null\"");
         self.rule("vt", "o | a | st | n | b | \"null\"");
         self.rule("a", "\"[\" w (v w (\",\" w v w)*)? \"]\"");

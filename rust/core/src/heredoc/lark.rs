@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::grammar::{GrammarError, MAX_DIGITS, check, spellings};
-use super::render::{TAGS, header_name, key_text, quoted};
+use super::render::{MAX_BARE_KEY, TAGS, header_name, key_text, quoted};
 use super::schema::{Accepts, Items, Tool};
 
 /// A regular expression of the lines that do not begin with `mark`, without their line break and not
@@ -176,7 +176,8 @@ impl Lark {
         }
         self.rule("BREAK", "/\\n{1,2}/");
         self.rule("WS", "/[ \\t\\n]{1,20}/");
-        self.rule("NAME", "/[a-zA-Z_$][a-zA-Z0-9_$]{0,63}/");
+        let bare = format!("[a-zA-Z_$][a-zA-Z0-9_$]{{0,{}}}", MAX_BARE_KEY - 1);
+        self.rule("NAME", &format!("/{bare}/"));
         let integer = format!("-?(0|[1-9][0-9]{{0,{}}})", MAX_DIGITS - 1);
         self.rule("INTEGER", &format!("/{integer}/"));
         let number = format!("/{integer}(\\.[0-9]{{1,{MAX_DIGITS}}})?([eE][-+]?[0-9]{{1,4}})?/");

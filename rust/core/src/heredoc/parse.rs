@@ -12,6 +12,10 @@ pub struct Call {
     pub arguments: String,
 }
 
+/// How a block is to be written.
+const WRITE_BLOCK: &str = "Write the block again: @@call NAME, one object { key: value }, long text \
+                           between ~~~ lines, then @@end.";
+
 /// A block that is no call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -45,7 +49,7 @@ impl Problem {
         let what = format!("The call of {} is", named(&tool_name));
         Self {
             kind: FaultKind::Malformed,
-            message: malformed_message(&what, at - byte_offset, reason),
+            message: malformed_message(&what, at - byte_offset, reason, WRITE_BLOCK),
             tool_name,
             byte_offset,
         }

@@ -23,8 +23,14 @@ const ENDINGS: [(&str, &str); 12] = [
     ("yml", "yaml"),
 ];
 
+/// Longest key without quotes. The grammars bound bare keys, so that a model cannot go on in one for ever.
+pub(super) const MAX_BARE_KEY: usize = 64;
+
 /// Whether `name` may stand without quotes as a key.
 pub(super) fn is_identifier(name: &str) -> bool {
+    if name.len() > MAX_BARE_KEY {
+        return false;
+    }
     let mut bytes = name.bytes();
     bytes
         .next()

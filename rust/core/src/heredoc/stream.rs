@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use crate::json::loose::{Dialect, Fault, Progress, Scanner, is_blank};
+use crate::json::loose::{Dialect, Fault, Progress, Scanner, is_blank, is_space};
 use crate::json::skim::{LineMark, Skim, Skimmed, line_mark};
 use crate::json::{FaultKind, Value};
 
 use super::parse::{Call, Problem, Reply};
 
+const MARK: &str = "@@";
 const CALL: &str = "@@call";
 const END: &[u8] = b"@@end";
 
@@ -112,11 +113,11 @@ impl Machine {
             self.mid_line = byte != b'\n';
         }
         let piece = if self.reply.prose.is_empty() {
-            piece.trim_start()
+            piece.trim_start_matches(is_space)
         } else {
             piece
         };
-        let visible = piece.trim_end().len();
+        let visible = piece.trim_end_matches(is_space).len();
         if visible > 0 {
             self.solid = self.reply.prose.len() + visible;
         }
@@ -133,30 +134,42 @@ impl Machine {
                 bytes[at - 1] == b'\n'
             }
         };
+        let after_block = !(self.reply.calls.is_empty() && self.reply.problems.is_empty());
         let mut from = self.at;
         let mut hold = None;
-        while let Some(offset) = memmem::find(&bytes[from..], CALL.as_bytes()) {
+        while let Some(offset) = memmem::find(&bytes[from..], MARK.as_bytes()) {
             let at = from + offset;
-            if line_starts(at) {
-                match bytes.get(at + CALL.len()) {
-                    Some(b' ' | b'\t') => {
-                        self.add_prose(text, at);
-                        self.release(events);
-                        self.block = at;
-                        self.at = at + CALL.len() + 1;
-                        self.scan = self.at;
-                        self.name = None;
-                        self.state = State::Header;
-                        return true;
-                    }
-                    None => hold = Some(at),
-                    Some(_) => {}
-                }
+            from = at + MARK.len();
+            if !line_starts(at) {
+                continue;
             }
-            from = at + CALL.len();
+            match line_mark(&bytes[at..], last) {
+                LineMark::Call => {
+                    self.add_prose(text, at);
+                    self.release(events);
+                    self.block = at;
+                    self.at = at + CALL.len() + 1;
+                    self.scan = self.at;
+                    self.name = None;
+                    self.state = State::Header;
+                    return true;
+                }
+                // A terminator that comes late, after words behind the object, is no prose either.
+                LineMark::End if after_block => {
+                    self.add_prose(text, at);
+                    self.block = at;
+                    self.at = at + END.len();
+                    self.scan = self.at;
+                    self.state = State::LineRest;
+                    return true;
+                }
+                LineMark::Unknown if after_block || bytes[at..].starts_with(CALL.as_bytes()) => {
+                    hold = hold.or(Some(at));
+                }
+                _ => {}
+            }
         }
         // The last bytes may be the beginning of a mark. After a block, a cut `@@end` is dropped.
-        let after_block = !(self.reply.calls.is_empty() && self.reply.problems.is_empty());
         let cut_mark = |mark: &str| {
             (1..mark.len()).find_map(|count| {
                 let at = bytes.len().checked_sub(count)?;
@@ -193,9 +206,9 @@ impl Machine {
             let Some((name, end)) = read else {
                 return self.cut_in_header(text, last, self.at);
             };
-            if name.is_empty() {
+            let Some(name) = name else {
                 return self.give_up(text, end, "a tool's name was expected after `@@call`");
-            }
+            };
             self.at = end;
             self.scan = end;
             if let Some(events) = events {
@@ -221,7 +234,7 @@ impl Machine {
         }
     }
 
-    fn plain_name(&mut self, text: &str) -> Option<(String, usize)> {
+    fn plain_name(&mut self, text: &str) -> Option<(Option<String>, usize)> {
         let from = self.scan.max(self.at);
         match text.as_bytes()[from..]
             .iter()
@@ -233,14 +246,14 @@ impl Machine {
             }
             Some(offset) => {
                 let end = from + offset;
-                Some((text[self.at..end].to_owned(), end))
+                let name = &text[self.at..end];
+                Some(((!name.is_empty()).then(|| name.to_owned()), end))
             }
         }
     }
 
-    /// A name that is no plain word is written as a JSON string. One that cannot be read gives an
-    /// empty name.
-    fn quoted_name(&mut self, text: &str) -> Option<(String, usize)> {
+    /// A name that is no plain word is written as a JSON string. One that cannot be read gives no name.
+    fn quoted_name(&mut self, text: &str) -> Option<(Option<String>, usize)> {
         // A name is one line, so the wait for its end is bounded by the line's.
         let from = self.scan.max(self.at + 1);
         let mut at = from;
@@ -248,11 +261,11 @@ impl Machine {
             match byte {
                 b'\\' if at + 1 == text.len() => break,
                 b'\\' => at += 2,
-                b'\n' => return Some((String::new(), at)),
+                b'\n' => return Some((None, at)),
                 b'"' => {
                     let name = Value::parse(&text[self.at..=at]).ok();
-                    let name = name.as_ref().and_then(Value::as_str).unwrap_or_default();
-                    return Some((name.to_owned(), at + 1));
+                    let name = name.as_ref().and_then(Value::as_str).map(str::to_owned);
+                    return Some((name, at + 1));
                 }
                 _ => at += 1,
             }

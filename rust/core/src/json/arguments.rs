@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::escape::push_string;
+use super::loose::is_space;
 use super::repair::{Reading, read};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,16 +45,16 @@ pub(crate) fn truncated_message(what: &str, bytes: usize) -> String {
     )
 }
 
-pub(crate) fn malformed_message(what: &str, at: usize, reason: &str) -> String {
-    format!(
-        "{what} not well-formed: at byte {at}: {reason}. Nothing was run. Send the call again with \
-         one well-formed JSON object."
-    )
+/// How native arguments are to be sent.
+const SEND_OBJECT: &str = "Send the call again with one well-formed JSON object.";
+
+pub(crate) fn malformed_message(what: &str, at: usize, reason: &str, instead: &str) -> String {
+    format!("{what} not well-formed: at byte {at}: {reason}. Nothing was run. {instead}")
 }
 
 /// Judges `raw`, as a model or server gave it. Blank means no arguments.
 pub fn check_arguments(raw: &str) -> Arguments<'_> {
-    if raw.trim().is_empty() {
+    if raw.chars().all(is_space) {
         return Arguments {
             kind: ArgumentsKind::Ok,
             text: Cow::Borrowed("{}"),
@@ -74,11 +75,16 @@ pub fn check_arguments(raw: &str) -> Arguments<'_> {
         ),
         Reading::Bad { fault, .. } => (
             ArgumentsKind::Malformed,
-            malformed_message("The arguments are", fault.at, fault.reason),
+            malformed_message("The arguments are", fault.at, fault.reason, SEND_OBJECT),
         ),
         Reading::Trailing(at) => (
             ArgumentsKind::Malformed,
-            malformed_message("The arguments are", at, "text follows the JSON value"),
+            malformed_message(
+                "The arguments are",
+                at,
+                "text follows the JSON value",
+                SEND_OBJECT,
+            ),
         ),
         Reading::Other(first) => (
             ArgumentsKind::NotObject,

@@ -16,6 +16,9 @@ use super::fence::{Fence, Search};
 /// 1,000, less what is on the stack already: what passes here can be loaded there.
 pub const MAX_DEPTH: usize = 900;
 
+/// Digits of a whole number that are read. Python refuses to read more (`sys.set_int_max_str_digits`).
+const MAX_WHOLE_DIGITS: usize = 4_300;
+
 const LITERALS: [&str; 6] = ["true", "false", "null", "True", "False", "None"];
 
 /// Which extensions of JSON are read.
@@ -135,6 +138,12 @@ enum Escape {
 
 pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// White space as Python's `str.strip` knows it, which counts four separators of ASCII that Unicode's
+/// property leaves out.
+pub(crate) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
 /// Bytes of bare keys, literals and numbers.
@@ -469,7 +478,12 @@ impl Scanner {
                 "True" => self.splice(text, start, end, "true", Repairs::PYTHON_LITERAL),
                 "False" => self.splice(text, start, end, "false", Repairs::PYTHON_LITERAL),
                 "None" => self.splice(text, start, end, "null", Repairs::PYTHON_LITERAL),
-                _ if is_number(word.as_bytes()) => {}
+                _ if is_number(word.as_bytes()) => {
+                    let digits = word.len() - usize::from(word.starts_with('-'));
+                    if digits > MAX_WHOLE_DIGITS && !word.contains(['.', 'e', 'E']) {
+                        return self.fault(start, "a whole number has more than 4,300 digits");
+                    }
+                }
                 _ if end == text.len() && begins_value(word) => return Ok(false),
                 _ => {
                     return self.fault(
