@@ -162,9 +162,10 @@ class Sampler:
             return char
         escape = self.text[self.at]
         self.at += 1
-        if escape == "x":
-            self.at += 2
-            return chr(int(self.text[self.at - 2 : self.at], 16))
+        if escape in "xu":
+            length = 2 if escape == "x" else 4
+            self.at += length
+            return chr(int(self.text[self.at - length : self.at], 16))
         return _ESCAPES.get(escape, escape)
 
     def _repeated(self, node: Node) -> Node:

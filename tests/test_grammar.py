@@ -49,7 +49,7 @@ KINDS = tool(
         "sn": {"type": ["string", "null"]},
         "si": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
         "on": {"oneOf": [{"type": "object"}, {"type": "null"}], "default": None},
-        "e": {"enum": ["in", "out", 'q"\\\t', "two\nlines", 3, 1.0, -0.5, True, None]},
+        "e": {"enum": ["in", "out", 'q"\\\t', "two\nlines", "\u2028\n\x85", 3, 1.0, -0.5, True, None]},
         "ea": {"type": "array", "items": {"enum": ["x", "y z", "l\nm"]}},
         "c": {"const": "fixed"},
         "any": {},
@@ -78,6 +78,7 @@ NAMES = [
     tool("a_b", {"a_b": {}}),
     tool("a_b_c", {"a": {}, "aa": {}, "aaa": {}}),
     tool("]^-[", {"]^-[": {"type": "array"}}),
+    tool("line\u2028\x85", {"\u2029\x85": {"type": "string"}}),
 ]
 SETS: dict[str, list[ToolDef]] = {
     "one": [WRITE],

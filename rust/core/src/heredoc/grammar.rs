@@ -124,6 +124,10 @@ fn literal(text: &str) -> String {
             c if u32::from(c) < 0x20 || u32::from(c) == 0x7f => {
                 let _ = write!(out, "\\x{:02x}", u32::from(c));
             }
+            // Some readers take these for the end of the line, and with it of the rule.
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
             c => out.push(c),
         }
     }

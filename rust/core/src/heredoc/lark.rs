@@ -30,11 +30,11 @@ fn line_without(mark: &str, after: &str) -> String {
     out
 }
 
-/// A literal as Lark writes it: a JSON string, without raw control characters of any kind.
+/// A literal as Lark writes it: a JSON string, without raw control characters or line separators of any kind.
 fn literal(text: &str) -> String {
     let mut out = String::new();
     for c in quoted(text).chars() {
-        if c.is_control() {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
             let _ = write!(out, "\\u{:04x}", u32::from(c));
         } else {
             out.push(c);

@@ -89,7 +89,7 @@ pub fn check_arguments(raw: &str) -> Arguments<'_> {
         Reading::Other(first) => (
             ArgumentsKind::NotObject,
             format!(
-                "The arguments are {}, but must be one JSON object such as {{\"name\": \"value\"}}. \
+                "The arguments are {}, but must be one well-formed JSON object such as {{\"name\": \"value\"}}. \
                  Nothing was run. Send the call again with a JSON object.",
                 match first {
                     b'[' => "a JSON array",
