@@ -385,7 +385,7 @@ def section_names(text: str) -> list[str]:
 def special_token_family(name: str) -> list[str]:
     """Spellings of one model family, sorted. `ValueError` names the known families."""
 
-def truncate_middle(text: str, limit: int, *, hint: str | None = None) -> str:
+def truncate_middle(text: str, limit: int, *, hint: str = "") -> str:
     """The first two thirds and last third of `limit` bytes, around a marker with the figures and `hint`.
 
     The marker comes on top of `limit`; `limit <= 0` cuts nothing. No cut splits a code point.
