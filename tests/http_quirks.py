@@ -76,6 +76,25 @@ def error_body(**fields: Any) -> bytes:
 
 FRAMING = (
     Quirk(
+        "framing-wrong-type",
+        "framing",
+        "small servers",
+        "a stream with content type `application/json`",
+        "read as the stream it is",
+        stream({"content": "a"}, {"content": "b"}),
+        headers={"content-type": "application/json"},
+        content="ab",
+    ),
+    Quirk(
+        "framing-no-blank-line",
+        "framing",
+        "small servers",
+        "no blank line between events",
+        "each line is an event",
+        stream({"content": "a"}, {"content": "b"}).replace(b"\n\n", b"\n"),
+        content="ab",
+    ),
+    Quirk(
         "framing-crlf",
         "framing",
         "WHATWG; proxies on Windows",
@@ -530,6 +549,23 @@ CALLS = (
         error="StreamInterrupted",
         attributes={"calls": [("save", '{"path":"li')]},
     ),
+    *(
+        Quirk(
+            f"calls-done-{id_}",
+            "tool calls",
+            "small servers",
+            f"`[DONE]` without a finish reason, the arguments are {what}",
+            "interrupted: such a call does not parse",
+            calls(frag("save", text, index=0, id="k1"), finish=None),
+            error="StreamInterrupted",
+            attributes={"calls": [("save", text)]},
+        )
+        for id_, what, text in (
+            ("malformed", "closed but malformed", '{"path": }'),
+            ("trailing", "followed by one brace more", '{"path":"a"}}'),
+            ("array", "an array", '["a"]'),
+        )
+    ),
 )
 
 ENDS = (
@@ -620,6 +656,36 @@ ENDS = (
         event(delta(content="a")) + b'{"error":"an error was encountered while running the model"}\n',
         error="RunnerError",
         attributes={"body": "an error was encountered"},
+    ),
+    Quirk(
+        "end-error-named-bare",
+        "end of stream",
+        "gateways",
+        "`event: error` whose data holds no `error` object, then `[DONE]`",
+        "an error that carries it, not an empty reply",
+        event(delta(content="a")) + b'event: error\ndata: {"message":"overheated"}\n\ndata: [DONE]\n\n',
+        error="RunnerError",
+        attributes={"body": "overheated"},
+    ),
+    Quirk(
+        "end-error-named-text",
+        "end of stream",
+        "gateways",
+        "`event: error` with plain text",
+        "an error that carries it",
+        b"event: error\ndata: it broke\n\ndata: [DONE]\n\n",
+        error="RunnerError",
+        attributes={"body": "it broke"},
+    ),
+    Quirk(
+        "end-error-reason",
+        "end of stream",
+        "OpenRouter",
+        "`finish_reason` is `error`",
+        "interrupted, with the text so far",
+        stream({"content": "half a"}, finish="error"),
+        error="StreamInterrupted",
+        attributes={"text": "half a"},
     ),
     Quirk(
         "end-error-json",
@@ -798,6 +864,23 @@ USAGE = (
         + b"data: [DONE]\n\n",
         content="a",
         usage=Usage(prompt_tokens=10, completion_tokens=2, total_tokens=12),
+    ),
+    Quirk(
+        "usage-groq",
+        "usage",
+        "Groq",
+        "usage under `x_groq`",
+        "read there",
+        event(delta(content="a"))
+        + event(
+            {
+                **delta("stop"),
+                "x_groq": {"usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}},
+            }
+        )
+        + b"data: [DONE]\n\n",
+        content="a",
+        usage=Usage(prompt_tokens=5, completion_tokens=3, total_tokens=8),
     ),
     Quirk(
         "usage-anthropic",

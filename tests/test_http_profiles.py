@@ -408,7 +408,7 @@ ROLES = [
         [U, CALLING, RESULT, RESULT],
         [
             U,
-            {"role": "assistant", "content": "Calling f with {}"},
+            {"role": "assistant", "content": "@@call f\n{ }\n@@end"},
             {"role": "user", "content": "Result of f:\nr\n\nResult of f:\nr"},
         ],
         id="tools-as-text",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["repair_text"]
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["repair_text", "repair_value"]
 
 
 def repair_text(text: str) -> str:
@@ -18,3 +21,14 @@ def repair_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def repair_value(value: Any) -> Any:
+    """A JSON value with every text in it repaired. Only worth its copy after encoding has failed."""
+    if isinstance(value, str):
+        return repair_text(value)
+    if isinstance(value, Mapping):
+        return {repair_value(key): repair_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [repair_value(item) for item in value]
+    return value

@@ -87,7 +87,9 @@ class EndpointTokenizer:
             return known
         if not self.dialect:
             return None
-        count = len(self._encode(text))
+        from agentkit_fast.runners._http.tokenizing import count as count_rule
+
+        count: int = self._drive(count_rule(self._context(), self._endpoint, self.dialect, text))
         self._counts.put(key, count)
         return count
 

@@ -47,6 +47,10 @@ class Ports:
         self.park = lifts.park
         self._lifts = lifts
         self._runner = runner
+        # Asked of the class: a wrapper that passes attributes on need not pass arguments on.
+        self._telling = (
+            {"tell_retries": True} if events and getattr(type(runner), "tells_retries", False) else {}
+        )
         self._preparer = preparer
         self._events = events
         self._append_many = getattr(store, "append_many", None)
@@ -136,10 +140,10 @@ class Ports:
         return dispatch(msgspec.structs.replace(call))
 
     def chat_stream(self, ask: OpenChat) -> Any:
-        return self._runner.chat_stream(ask.messages, ask.tools, ask.options)
+        return self._runner.chat_stream(ask.messages, ask.tools, ask.options, **self._telling)
 
     def _achat_stream(self, ask: OpenChat) -> Any:
-        return self._runner.achat_stream(ask.messages, ask.tools, ask.options)
+        return self._runner.achat_stream(ask.messages, ask.tools, ask.options, **self._telling)
 
 
 def _among(found: list[Entry], ids: tuple[str, ...]) -> list[str]:

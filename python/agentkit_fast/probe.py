@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from agentkit_fast.errors import AgentkitError
 from agentkit_fast.messages import ChatOptions, Message, ToolCall, ToolDef
 
 __all__ = ["EchoResult", "ToolSurfaceReport", "aprobe_tool_surface", "probe_tool_surface"]
@@ -73,7 +72,7 @@ _ECHO = ToolDef(
 _GRAMMAR = 'root ::= "yes" | "no"'
 _Round = tuple[list[Message], tuple[ToolDef, ...], ChatOptions]
 _Answer = tuple[list[ToolCall], str]
-_Rules = Generator[_Round, _Answer | AgentkitError, ToolSurfaceReport]
+_Rules = Generator[_Round, _Answer | Exception, ToolSurfaceReport]
 
 
 def _rules(model: str, max_tokens: int) -> _Rules:
@@ -99,18 +98,22 @@ def _grammar_round(tools: tuple[ToolDef, ...]) -> _Round:
     return ask, tools, ChatOptions(grammar=_GRAMMAR, temperature=0.0, max_tokens=8)
 
 
-def _held(answer: _Answer | AgentkitError) -> tuple[bool, str]:
-    if isinstance(answer, AgentkitError):
-        return False, str(answer)
+def _held(answer: _Answer | Exception) -> tuple[bool, str]:
+    if isinstance(answer, Exception):
+        return False, _told(answer)
     _, text = answer
     if text.strip() in ("yes", "no"):
         return True, ""
     return False, f"The grammar was taken but not kept: it allows yes or no, the reply was {text[:200]!r}."
 
 
-def _judged(name: str, want: str, answer: _Answer | AgentkitError) -> EchoResult:
-    if isinstance(answer, AgentkitError):
-        return EchoResult(name=name, want=want, error=str(answer))
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _judged(name: str, want: str, answer: _Answer | Exception) -> EchoResult:
+    if isinstance(answer, Exception):
+        return EchoResult(name=name, want=want, error=_told(answer))
     calls, _ = answer
     if not calls:
         return EchoResult(name=name, want=want, no_call=True)
@@ -140,7 +143,7 @@ def probe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceRepo
                 for chunk in runner.chat_stream(messages, tools, options):
                     _take(chunk, calls, text)
                 answer = (calls, "".join(text))
-            except AgentkitError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a host's runner raises is part of the report
                 answer = error
     except StopIteration as stop:
         report: ToolSurfaceReport = stop.value
@@ -160,7 +163,7 @@ async def aprobe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurf
                 async for chunk in runner.achat_stream(messages, tools, options):
                     _take(chunk, calls, text)
                 answer = (calls, "".join(text))
-            except AgentkitError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a host's runner raises is part of the report
                 answer = error
     except StopIteration as stop:
         report: ToolSurfaceReport = stop.value

@@ -8,7 +8,7 @@ from typing import Any
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.effects import Effect, Emit, Hook, NextChunk
 from agentkit_fast.errors import RunnerError, StreamInterrupted
-from agentkit_fast.events import CallReady, CallStarted, ReasoningDelta, TextDelta
+from agentkit_fast.events import CallReady, CallStarted, ReasoningDelta, Retrying, TextDelta
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
 from agentkit_fast.toolcalls import CutCall, distinct_ids, heredoc_leftovers, was_cut
 from agentkit_fast.views import StreamRestorer, restore_arguments
@@ -72,6 +72,10 @@ class _Reader:
                 if isinstance(chunk, StreamChunk) and chunk.usage is not None and reply.usage is None:
                     reply.usage = chunk.usage
                 break
+            if isinstance(chunk, Retrying):
+                if self.events:
+                    yield Emit(chunk)
+                continue
             if not isinstance(chunk, StreamChunk):
                 raise RunnerError(
                     f"the runner yielded a {type(chunk).__name__}; chat_stream must yield"

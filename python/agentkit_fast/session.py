@@ -61,6 +61,8 @@ class Session:
     - `tools`: a `ToolSet`, or a list of tools, typed functions or `ToolDef`; `dispatch`: `(ToolCall) ->
       str`, sync or async, where the tools do not run themselves.
     - `tool_format`: `"native"` or `"heredoc"` (calls as text, held to a grammar where the runner has one).
+      Where the runner's profile says `native_tools=False`, a session with tools uses `"heredoc"` by itself:
+      natively the model would not be told of them.
     - `options`: `ChatOptions` for every round, or a callable that gets the number of the round in this turn
       (0, 1, ...) and returns them. To force a call in the first round only:
       `options=lambda n: ChatOptions(tool_choice=None if n else "required")`.
@@ -150,7 +152,10 @@ class Session:
         self._desk = Desk(
             tools, dispatch, approve=approve, approve_all=approve_all, timeout_s=tool_timeout_s
         )
-        self._heredoc = tool_format == "heredoc"
+        # A template without a place for tools would not tell the model of them; text always reaches it.
+        self._heredoc = tool_format == "heredoc" or (
+            bool(self._desk.defs) and not self._profile.native_tools
+        )
         self._options = options
         self._thread_id = thread_id
         self._joiner = neutralize_style == "joiner" and not self._profile.safe_prompts

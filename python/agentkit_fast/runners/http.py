@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import random
 import struct
 import threading
@@ -48,7 +49,7 @@ class HttpRunner:
 
     - `retry_budget_s`: seconds to keep asking again after a 429, a 5xx or a failed connection; negative: no
       bound on 429. `retry_5xx_attempts`: requests in all for a 5xx or a failed connection.
-    - `timeout`: seconds without a byte, after which a reply is given up. Connecting has 10 s.
+    - `timeout`: seconds without a byte, after which a reply is given up; `None`: never. Connecting has 10 s.
     - `repetition`: keyword arguments of `RepetitionGuard`, or `False` for no guard.
     - `on_retry`: called with a `RetryEvent` before each wait.
     - `provider`: what kind of server it is, by name (`"llama.cpp"`, `"vllm"`, `"ollama"`, `"lmstudio"`,
@@ -64,6 +65,9 @@ class HttpRunner:
     - `headers`: sent with every request.
     """
 
+    tells_retries = True
+    """`chat_stream` and `achat_stream` take `tell_retries`."""
+
     def __init__(
         self,
         base_url: str,
@@ -74,7 +78,7 @@ class HttpRunner:
         retry_5xx_attempts: int = 5,
         repetition: Mapping[str, Any] | bool | None = None,
         on_retry: Callable[[RetryEvent], Any] | None = None,
-        timeout: float = 600.0,
+        timeout: float | None = 600.0,
         provider: str | profiles.Provider = "auto",
         profile: RunnerProfile | None = None,
         safe_prompts: bool = False,
@@ -88,7 +92,9 @@ class HttpRunner:
         http_client().URL(self.api)  # a URL that is none is told here
         self._policy = RetryPolicy(budget_s=float(retry_budget_s), attempts=max(1, int(retry_5xx_attempts)))
         self._on_retry = on_retry
-        self._timeout_s = float(timeout)
+        self._timeout_s = math.inf if timeout is None else float(timeout)
+        if not self._timeout_s > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, or None, not {timeout!r}.")
         self._guard = _guard_factory(repetition)
         if isinstance(provider, profiles.Provider):
             self._provider: profiles.Provider | None = provider
@@ -108,6 +114,7 @@ class HttpRunner:
         self._clients = Clients(self.root, transport=transport, async_transport=async_transport)
         self._adapted: set[str] = set()
         self._warned = False
+        self._refused = False
         self._found: discovery.Found | None = None
         self._finding = threading.Lock()
         self._learned = LearningCounter()
@@ -133,16 +140,18 @@ class HttpRunner:
         options: ChatOptions | None = None,
         *,
         deadline_s: float | None = None,
+        tell_retries: bool = False,
     ) -> Iterator[StreamChunk]:
         """One round, streamed. The last chunk has `done=True`, `finish_reason` and `usage`.
 
         Closing the iterator (from any thread) closes the connection, which stops the server. All is given
-        up after `deadline_s` seconds, waits between attempts included.
+        up after `deadline_s` seconds, waits between attempts included. With `tell_retries` an
+        `events.Retrying` comes in the stream before each wait; a `Session` that streams events asks for it.
 
         Raises `InputTooLarge` (or `ContextTruncated`), `TruncatedToolCall`, `RetryBudgetExhausted`,
         `StreamInterrupted`, or `RunnerError` with the server's body.
         """
-        return SyncReply(self._clients.sync, self._chat(messages, tools, options, deadline_s))
+        return SyncReply(self._clients.sync, self._chat(messages, tools, options, deadline_s, tell_retries))
 
     def achat_stream(
         self,
@@ -151,9 +160,12 @@ class HttpRunner:
         options: ChatOptions | None = None,
         *,
         deadline_s: float | None = None,
+        tell_retries: bool = False,
     ) -> AsyncIterator[StreamChunk]:
         """As `chat_stream`, awaited. Cancelling the task closes the connection."""
-        return areply(self._clients.for_loop, self._chat(messages, tools, options, deadline_s))
+        return areply(
+            self._clients.for_loop, self._chat(messages, tools, options, deadline_s, tell_retries)
+        )
 
     def chat(
         self,
@@ -248,8 +260,12 @@ class HttpRunner:
             return window
         if self.provider.silent_truncation:
             return 0  # it would not refuse, but cut the prompt and answer
+        if self._refused:
+            return 0  # it was asked, and does not say
         rule = discovery.overflow_window(self._context(), self._endpoint, self.provider.max_tokens_key)
-        window = int(drive(self._clients.sync(), rule))
+        found = drive(self._clients.sync(), rule)
+        self._refused = found is not None
+        window = int(found or 0)
         if window and self._found is not None:
             self._found = msgspec.structs.replace(self._found, context_tokens=window)
         return window
@@ -323,10 +339,16 @@ class HttpRunner:
         return exchange.Send("POST", url, headers, requests.encode_body(body))
 
     def _chat(
-        self, messages: Any, tools: Sequence[Any], options: ChatOptions | None, deadline_s: float | None
+        self,
+        messages: Any,
+        tools: Sequence[Any],
+        options: ChatOptions | None,
+        deadline_s: float | None,
+        tell_retries: bool,
     ) -> exchange.Rule:
         options = options or ChatOptions()
         context = self._context(deadline_s)
+        context.tell_retries = tell_retries
         body = self._body(messages, tools, options, stream=True)
         slot = self._slots.of(options.session_id)
         if self._safe_prompts:
@@ -426,6 +448,7 @@ class HttpRunner:
     def _embed(self, texts: Sequence[str], model: str) -> exchange.Rule:
         if isinstance(texts, str):
             raise TypeError("embed takes a list of texts, not one text.")
+        texts = list(texts)
         vectors: list[list[float]] = []
         for start in range(0, len(texts), EMBED_AT_ONCE):
             some = [repair_text(text) for text in texts[start : start + EMBED_AT_ONCE]]
@@ -507,6 +530,10 @@ def _vectors(answer: bytes, want: int, where: str) -> list[list[float]]:
 def _guard_factory(repetition: Mapping[str, Any] | bool | None) -> Callable[[str], Any] | None:
     if repetition is False:
         return None
+    if repetition is not None and not isinstance(repetition, (bool, Mapping)):
+        raise TypeError(
+            f"repetition is RepetitionGuard's keyword arguments or a bool, not {type(repetition).__name__}."
+        )
     from agentkit_fast.text import RepetitionGuard
 
     options = dict(repetition) if isinstance(repetition, Mapping) else {}

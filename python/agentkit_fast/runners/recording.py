@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import re
 import threading
@@ -13,8 +14,9 @@ from typing import Any
 import msgspec
 
 from agentkit_fast import errors
-from agentkit_fast.errors import RunnerError
-from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
+from agentkit_fast._unicode import repair_text, repair_value
+from agentkit_fast.errors import RunnerError, StreamInterrupted
+from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef
 from agentkit_fast.protocols import RunnerProfile, profile_of
 
 __all__ = ["RecordingRunner", "ReplayRunner"]
@@ -30,6 +32,9 @@ class _Raised(msgspec.Struct, omit_defaults=True):
     status: int = 0
     body: str = ""
     text: str = ""
+    args: list[Any] | None = None
+    partial_tool_calls: tuple[ToolCall, ...] = ()
+    numbers: dict[str, int] = {}
 
 
 class _Record(msgspec.Struct, omit_defaults=True):
@@ -38,12 +43,15 @@ class _Record(msgspec.Struct, omit_defaults=True):
     request: dict[str, Any]
     chunks: list[StreamChunk] = []
     raised: _Raised | None = None
+    repetition: dict[str, Any] | None = None
     aborted: bool = False
     profile: dict[str, Any] | None = None
 
 
 class RecordingRunner:
     """Passes every request on to `runner` and appends it with its reply to the JSON-lines file `path`.
+
+    The folder of `path` is made where it is missing.
 
     A line is written when its stream ends, fails or is closed. The file is appended to: remove it to
     record anew. What goes to the model is written in full, so treat the file as you treat the conversation.
@@ -52,6 +60,9 @@ class RecordingRunner:
     def __init__(self, runner: Any, path: str | Path) -> None:
         self._runner = runner
         self._path = Path(path)
+        # Said before a reply is paid for, not after it.
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.open("ab").close()
         self._lock = threading.Lock()
         self.profile = profile_of(runner)
 
@@ -66,11 +77,11 @@ class RecordingRunner:
             for chunk in stream:
                 record.chunks.append(chunk)
                 yield chunk
-        except GeneratorExit:
-            record.aborted = True
-            raise
-        except BaseException as error:
+        except Exception as error:
             record.raised = _raised(error)
+            raise
+        except BaseException:
+            record.aborted = True  # closed, cancelled or interrupted: no answer of the runner's
             raise
         finally:
             close = getattr(stream, "close", None)
@@ -81,19 +92,22 @@ class RecordingRunner:
     async def achat_stream(
         self, messages: Any, tools: Sequence[ToolDef] = (), options: ChatOptions | None = None
     ) -> AsyncIterator[StreamChunk]:
-        """As `chat_stream`, awaited; the runner must have `achat_stream`."""
+        """As `chat_stream`, awaited. A runner without `achat_stream` is read in a thread."""
         record = self._begin(messages, tools, options)
-        stream = None
+        stream: Any = None
         try:
-            stream = self._runner.achat_stream(messages, tools, options)
+            if hasattr(self._runner, "achat_stream"):
+                stream = self._runner.achat_stream(messages, tools, options)
+            else:
+                stream = _in_thread(self._runner.chat_stream(messages, tools, options))
             async for chunk in stream:
                 record.chunks.append(chunk)
                 yield chunk
-        except GeneratorExit:
-            record.aborted = True
-            raise
-        except BaseException as error:
+        except Exception as error:
             record.raised = _raised(error)
+            raise
+        except BaseException:
+            record.aborted = True  # closed, cancelled or interrupted: no answer of the runner's
             raise
         finally:
             close = getattr(stream, "aclose", None)
@@ -113,14 +127,31 @@ class RecordingRunner:
         return _Record(request=_request(messages, tools, options), profile=profile)
 
     def _write(self, record: _Record) -> None:
-        # The guard's finding is an object of the core; what it led to (`stop_reason`) is in the chunk.
-        chunks = [
-            msgspec.structs.replace(chunk, repetition=None) if chunk.repetition is not None else chunk
-            for chunk in record.chunks
-        ]
-        line = msgspec.json.encode(msgspec.structs.replace(record, chunks=chunks)) + b"\n"
+        found = next((chunk.repetition for chunk in record.chunks if chunk.repetition is not None), None)
+        if found is not None:
+            plain = msgspec.to_builtins(found) if isinstance(found, msgspec.Struct) else None
+            chunks = [msgspec.structs.replace(chunk, repetition=None) for chunk in record.chunks]
+            record = msgspec.structs.replace(record, chunks=chunks, repetition=plain)
+        line = _encoded(record) + b"\n"
         with self._lock, self._path.open("ab") as file:
             file.write(line)
+
+
+async def _in_thread(stream: Iterator[StreamChunk]) -> AsyncIterator[StreamChunk]:
+    try:
+        while (chunk := await asyncio.to_thread(next, stream, None)) is not None:
+            yield chunk
+    finally:
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(repair_value(msgspec.to_builtins(value)))
 
 
 class ReplayRunner:
@@ -187,7 +218,7 @@ class ReplayRunner:
     ) -> Iterator[StreamChunk]:
         """The recorded stream."""
         record = self._take(messages, tools, options)
-        for chunk in record.chunks:
+        for chunk in _chunks(record):
             if self._delay_s:
                 time.sleep(self._delay_s)
             yield chunk
@@ -198,18 +229,34 @@ class ReplayRunner:
     ) -> AsyncIterator[StreamChunk]:
         """As `chat_stream`, awaited."""
         record = self._take(messages, tools, options)
-        for chunk in record.chunks:
+        for chunk in _chunks(record):
             if self._delay_s:
-                import asyncio
-
                 await asyncio.sleep(self._delay_s)
             yield chunk
         _end(record)
 
 
+def _chunks(record: _Record) -> list[StreamChunk]:
+    if record.repetition is None:
+        return record.chunks
+    from agentkit_fast.text import Repetition
+
+    found = msgspec.convert(record.repetition, Repetition)
+    return [
+        msgspec.structs.replace(chunk, repetition=found) if chunk.stop_reason == "repetition" else chunk
+        for chunk in record.chunks
+    ]
+
+
 def _end(record: _Record) -> None:
     if record.raised is not None:
         raise _raise_again(record.raised)
+    if record.aborted and not any(chunk.done for chunk in record.chunks):
+        raise StreamInterrupted(
+            "ReplayRunner: the recording ends here, since its reader closed the stream. Record the"
+            " conversation again.",
+            text="".join(chunk.content for chunk in record.chunks),
+        )
 
 
 def _request(messages: Any, tools: Sequence[ToolDef], options: ChatOptions | None) -> dict[str, Any]:
@@ -217,11 +264,12 @@ def _request(messages: Any, tools: Sequence[ToolDef], options: ChatOptions | Non
     wire = [
         message.to_wire(reasoning=True) if isinstance(message, Message) else message for message in inner
     ]
+    given = [tool if isinstance(tool, dict) else tool.to_wire() for tool in tools]
     asked = {} if options is None else msgspec.to_builtins(options)
     defaults = msgspec.to_builtins(ChatOptions())
     return {
         "messages": wire,
-        "tools": [tool.to_wire() for tool in tools],
+        "tools": given,
         "options": {name: value for name, value in asked.items() if value != defaults[name]},
     }
 
@@ -234,7 +282,7 @@ def _key(request: dict[str, Any]) -> Any:
         return names.setdefault(match[0], f"id-{len(names) + 1}")
 
     options = {name: value for name, value in request["options"].items() if name not in _NOT_COMPARED}
-    text = msgspec.json.encode({**request, "options": options}).decode()
+    text = _encoded({**request, "options": options}).decode()
     return msgspec.json.decode(_UUID.sub(number, text))
 
 
@@ -260,13 +308,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
+_NUMBERS = ("prompt_tokens", "context_tokens", "byte_offset")
+
+
 def _raised(error: BaseException) -> _Raised:
+    numbers = {name: getattr(error, name, None) for name in _NUMBERS}
+    try:
+        # What JSON gives back as it was can be handed to the exception's class again.
+        args = error.args if msgspec.json.decode(_encoded(error.args)) == list(error.args) else None
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        args = None
     return _Raised(
         type=type(error).__name__,
-        message=str(error),
+        message=repair_text(str(error)),
         status=getattr(error, "status", 0),
-        body=getattr(error, "body", ""),
-        text=getattr(error, "text", ""),
+        body=repair_text(getattr(error, "body", "")),
+        text=repair_text(getattr(error, "text", "")),
+        args=None if args is None else list(args),
+        partial_tool_calls=tuple(getattr(error, "partial_tool_calls", ())),
+        numbers={name: number for name, number in numbers.items() if isinstance(number, int)},
     )
 
 
@@ -275,13 +335,19 @@ def _raise_again(raised: _Raised) -> BaseException:
     kind: Any = getattr(errors, raised.type, None)
     if isinstance(kind, type) and issubclass(kind, RunnerError):
         error = kind(raised.message, status=raised.status, body=raised.body)
-        if raised.text:
-            error.text = raised.text  # type: ignore[attr-defined]  # only StreamInterrupted has it
+        had: dict[str, Any] = {
+            "text": raised.text,
+            "partial_tool_calls": raised.partial_tool_calls,
+            **raised.numbers,
+        }
+        for name, value in had.items():
+            if hasattr(error, name):
+                setattr(error, name, value)
         return error
     other: Any = kind or getattr(builtins, raised.type, None)
     if isinstance(other, type) and issubclass(other, Exception):
         try:
-            return other(raised.message)
+            return other(*([raised.message] if raised.args is None else raised.args))
         except TypeError:
             pass
     return RunnerError(f"{raised.type}: {raised.message}")

@@ -54,7 +54,11 @@ class ScriptedRunner:
 
     def _take(self, messages: Any, tools: Sequence[ToolDef], options: ChatOptions | None) -> Any:
         with self._lock:
-            self.requests.append(Request(plain(messages), tuple(tools), options))
+            asked = plain(messages)
+            # A caller's own list may grow with the conversation; what was asked stays as it was.
+            self.requests.append(
+                Request(list(asked) if type(asked) is list else asked, tuple(tools), options)
+            )
             at = self._next
             self._next += 1
         if at >= len(self._replies):

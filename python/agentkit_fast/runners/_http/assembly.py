@@ -86,6 +86,12 @@ class _Call:
         self._scanned = len(self.pieces)
         return self._shape.closed
 
+    def parses(self) -> bool:
+        """The arguments pass the gate every tool call has to pass."""
+        from agentkit_fast.text import check_arguments
+
+        return self.empty or check_arguments(repair_text("".join(self.pieces))).kind == "ok"
+
     def add(self, text: str) -> None:
         self.pieces.append(text)
         if self.empty and not text.isspace():
@@ -228,8 +234,8 @@ class CallAssembler:
         return self._calls[number].closed
 
     def closed(self) -> bool:
-        """Every call has a name and arguments that are a closed JSON object, or none at all."""
-        return all(call.name and (call.empty or call.closed) for call in self._calls)
+        """Every call has a name and arguments that parse, or none at all."""
+        return all(call.name and call.parses() for call in self._calls)
 
     def finish(self) -> tuple[ToolCall, ...]:
         """The calls in the order in which they began. Missing, empty and repeated ids are replaced."""

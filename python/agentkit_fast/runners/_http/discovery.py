@@ -164,7 +164,10 @@ _TOO_MANY_WORDS = 3_000_000
 
 
 def overflow_window(context: Context, endpoint: Endpoint, max_tokens_key: str) -> Rule:
-    """The window by the server's own refusal of a prompt that fits no model; 0 where it does not say."""
+    """The window by the server's own refusal of a prompt that fits no model; 0 where it does not say.
+
+    `None` where it could not be asked: nobody answered, or it was busy.
+    """
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": "word " * _TOO_MANY_WORDS}],
@@ -174,6 +177,8 @@ def overflow_window(context: Context, endpoint: Endpoint, max_tokens_key: str) -
         "POST", f"{endpoint.api}/chat/completions", endpoint.headers, msgspec.json.encode(body), 60.0
     )
     status, _, answer = yield from ask_once(context, send)
-    if status < 400 or status in (401, 403, 404, 413, 429):
+    if status in (0, 429, 502, 503, 504):
+        return None
+    if status < 400 or status in (401, 403, 404, 413):
         return 0
     return getattr(classify(status, answer, context.where), "context_tokens", 0)

@@ -5,6 +5,7 @@ Nothing is decided here.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -81,7 +82,8 @@ class _SyncEffects:
 def _build(client: Any, effect: Send) -> Any:
     import httpx2
 
-    timeout = httpx2.Timeout(effect.timeout_s, connect=min(10.0, effect.timeout_s or 10.0), pool=None)
+    limit = effect.timeout_s if effect.timeout_s is not None and math.isfinite(effect.timeout_s) else None
+    timeout = httpx2.Timeout(limit, connect=10.0 if limit is None else min(10.0, limit), pool=None)
     return client.build_request(
         effect.method, effect.url, headers=effect.headers, content=effect.content, timeout=timeout
     )

@@ -41,6 +41,7 @@ _OVERFLOW_WORDS = re.compile(
     r"|must have less than \d+ tokens"
     r"|requested tokens[^.]{0,30}exceed"
     r"|reduce the length of the (?:messages|prompt|input)"
+    r"|exceeds the maximum number of (?:input )?tokens"
     r"|too many (?:input |prompt )?tokens\b(?![^.]*per (?:minute|second|day))",
     re.IGNORECASE,
 )
@@ -56,7 +57,9 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 _WINDOW = re.compile(
-    r"(?:context (?:length|size|window)(?: of)?(?: only| is|:)?) ?\(?(\d[\d,]*)|maximum of (\d[\d,]*) tokens",
+    r"(?:context (?:length|size|window)(?: of)?(?: only| is|:)?) ?\(?(\d[\d,]*)|maximum of (\d[\d,]*) tokens"
+    r"|tokens > (\d[\d,]*) maximum|maximum number of (?:input )?tokens allowed \(?(\d[\d,]*)"
+    r"|with (\d[\d,]*) maximum context length",
     re.IGNORECASE,
 )
 

@@ -19,7 +19,8 @@ from agentkit_fast.errors import (
     RunnerError,
     StreamInterrupted,
 )
-from agentkit_fast.messages import StreamChunk, Usage
+from agentkit_fast.events import Retrying
+from agentkit_fast.messages import Usage
 from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
 from agentkit_fast.runners._http.reply import ErrorInStream, GuardFactory, ReplyReader, reply_of_body
 from agentkit_fast.runners._http.retry import Kind, RetryEvent, RetryPolicy, asked_delay
@@ -83,7 +84,7 @@ class Failed(msgspec.Struct, frozen=True):
     cause: BaseException | None = None
 
 
-Effect = Send | Read | Close | Wait | list[StreamChunk]
+Effect = Send | Read | Close | Wait | list[Any]
 Rule = Generator[Effect, Any, Any]
 
 
@@ -107,6 +108,8 @@ class Context(msgspec.Struct):
     random: Callable[[], float]
     timeout_s: float
     deadline: float | None = None
+    tell_retries: bool = False
+    """Say in the stream itself, before each wait, that there is one."""
 
     def remaining(self) -> float:
         """Seconds left until the caller's deadline."""
@@ -124,8 +127,8 @@ class _Retries:
 
     def wait_or_raise(
         self, kind: Kind, status: int, asked: float | None, reason: str, error: RunnerError
-    ) -> Wait:
-        """The wait before the next request. Raises `error`'s kin when there is to be none."""
+    ) -> Rule:
+        """Wait before the next request. Raises `error`'s kin when there is to be none."""
         context = self._context
         now = context.now()
         if self._since is None:
@@ -149,7 +152,9 @@ class _Retries:
             raise self._given_up(kind, asked, now - self._since, error) from error
         if context.on_retry is not None:
             context.on_retry(event)
-        return Wait(event.delay_s)
+        if context.tell_retries:
+            yield [Retrying(reason=event.reason, attempt=event.attempt, delay_s=event.delay_s)]
+        yield Wait(event.delay_s)
 
     def _given_up(self, kind: Kind, asked: float | None, elapsed: float, error: RunnerError) -> RunnerError:
         if kind == "connection":
@@ -228,7 +233,7 @@ def _answered(context: Context, send: Send, retries: _Retries, adapt: Any = None
             error.__cause__ = outcome.cause
             if outcome.timeout:
                 raise error
-            yield retries.wait_or_raise("connection", 0, None, outcome.reason, error)
+            yield from retries.wait_or_raise("connection", 0, None, outcome.reason, error)
             continue
         status = outcome.status
         if 200 <= status < 300:
@@ -244,7 +249,7 @@ def _answered(context: Context, send: Send, retries: _Retries, adapt: Any = None
             asked = _asked(context, outcome, retry_after_of(value))
             kind: Kind = "rate_limit" if status == 429 else "server_error"
             reason = refusal.message if refusal else f"HTTP {status}"
-            yield retries.wait_or_raise(kind, status, asked, reason, refused)
+            yield from retries.wait_or_raise(kind, status, asked, reason, refused)
             continue
         changed = adapt(status, refused.body) if adapt is not None else None
         if changed is None:
@@ -263,7 +268,7 @@ def ask(context: Context, send: Send, adapt: Any = None) -> Rule:
         error = _no_answer(context, body)
         if body.timeout:
             raise error
-        yield retries.wait_or_raise("connection", answer.status, None, body.reason, error)
+        yield from retries.wait_or_raise("connection", answer.status, None, body.reason, error)
 
 
 def ask_once(context: Context, send: Send) -> Rule:
@@ -347,7 +352,7 @@ def stream_reply(
             ended = yield from _read_reply(context, reader)
         except ErrorInStream as found:
             yield Close()
-            yield _after_error(retries, reader, found)
+            yield from _after_error(retries, reader, found)
             continue
         if isinstance(ended, Failed) and ended.timeout and not reader.finished:
             because = (
@@ -359,7 +364,7 @@ def stream_reply(
         if isinstance(ended, Failed) and reader.bytes == 0 and not reader.finished:
             error = _no_answer(context, ended)
             error.__cause__ = ended.cause
-            yield retries.wait_or_raise("connection", answer.status, None, ended.reason, error)
+            yield from retries.wait_or_raise("connection", answer.status, None, ended.reason, error)
             continue
         latency = round((context.now() - started) * 1000)
         usage = reader.usage(latency)
@@ -435,10 +440,10 @@ def _read_reply(context: Context, reader: ReplyReader) -> Rule:
             return data
 
 
-def _after_error(retries: _Retries, reader: ReplyReader, found: ErrorInStream) -> Wait:
+def _after_error(retries: _Retries, reader: ReplyReader, found: ErrorInStream) -> Rule:
     """An error inside a 200: retried like the status it names, but only if nothing was shown yet."""
     retryable = found.status == 429 or found.status >= 500
     if type(found.error) is not RunnerError or not retryable or not reader.empty:
         raise found.error
     kind: Kind = "rate_limit" if found.status == 429 else "server_error"
-    return retries.wait_or_raise(kind, found.status, found.retry_after, str(found.error), found.error)
+    yield from retries.wait_or_raise(kind, found.status, found.retry_after, str(found.error), found.error)

@@ -132,7 +132,8 @@ def guess_from_answers(
     entries = models.get("data") if isinstance(models, dict) else None
     first = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
     owner = str(first.get("owned_by") or "").lower()
-    if owner == "llamacpp":
+    meta = first.get("meta")
+    if owner == "llamacpp" or (isinstance(meta, dict) and "n_ctx_train" in meta):
         return by_name("llama.cpp")
     if owner == "vllm" or "max_model_len" in first:
         return by_name("vllm")

@@ -6,6 +6,7 @@ of a stream means.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,16 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError, StreamInterrupted
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
 from agentkit_fast.runners._http.assembly import CallAssembler
-from agentkit_fast.runners._http.errors import classify, loads, read_refusal, retry_after_of
-from agentkit_fast.runners._http.sse import MAX_EVENT_BYTES, SseDecoder
+from agentkit_fast.runners._http.errors import classify, dumps, loads, read_refusal, retry_after_of
+from agentkit_fast.runners._http.sse import MAX_EVENT_BYTES, ErrorData, SseDecoder
 
 __all__ = ["ErrorInStream", "ReplyReader", "read_usage", "reply_of_body"]
 
 GuardFactory = Callable[[str], Any]
 _decode = msgspec.json.Decoder().decode
+# Servers that always say `application/json`, or always stream, whatever was asked for.
+_SSE_START = re.compile(rb"[\s\xef\xbb\xbf]*(?::|data:|event:|id:|retry:)")
+_HEAD_BYTES = 2000
 
 
 class ErrorInStream(Exception):
@@ -47,6 +51,8 @@ class ReplyReader:
         self._guard = guard
         self._sse = SseDecoder()
         self._json_body: list[bytes] | None = None
+        self._head = b""  # what came before anything was understood
+        self._understood = False
         self._calls = CallAssembler()
         self._guards: dict[Any, Any] = {}
         self._usage: dict[str, Any] = {}
@@ -60,7 +66,7 @@ class ReplyReader:
         self.bytes = 0
 
     def expect_json(self) -> None:
-        """The body is one JSON value, not a stream (its content type says so)."""
+        """The body is one JSON value, not a stream (its content type says so; its first bytes may differ)."""
         self._json_body = []
 
     @property
@@ -80,9 +86,15 @@ class ReplyReader:
 
     def feed(self, data: bytes) -> list[StreamChunk]:
         """The chunks that `data` completes."""
+        first = self.bytes < 8
         self.bytes += len(data)
+        if not self._understood and len(self._head) < _HEAD_BYTES:
+            self._head += data[:_HEAD_BYTES]
         if self._json_body is not None:
             self._json_body.append(data)
+            if first and _SSE_START.match(self._head):
+                data, self._json_body = b"".join(self._json_body), None
+                return self._read(self._sse.feed(data), last=False)
             if self.bytes > MAX_EVENT_BYTES:
                 raise RunnerError(f"{self._where} sent a body of more than {MAX_EVENT_BYTES:,} bytes.")
             return []
@@ -109,10 +121,16 @@ class ReplyReader:
             if data == b"[DONE]" or data.strip() == b"[DONE]":
                 self.done = True
                 break
+            if type(data) is ErrorData:
+                self._raise_named_error(data)
             try:
                 value = _decode(data)
             except (msgspec.MsgspecError, RecursionError):
                 value = loads(data)
+                if value is None and b"\n" in data:
+                    # No blank line between two events: each line is one.
+                    chunks += self._read(data.split(b"\n"), last=last)
+                    continue
                 if value is None:
                     if last or not data.strip():
                         continue  # cut in the middle of an event: the end of the stream says what it means
@@ -130,8 +148,19 @@ class ReplyReader:
             error = classify(200, data, self._where)
             raise ErrorInStream(error, refusal.code, retry_after_of(value))
 
+    def _raise_named_error(self, data: bytes) -> None:
+        """An event named `error` is one, whatever is in it."""
+        value = loads(data)
+        self._raise_error(value, data)
+        said = value if isinstance(value, dict) and value else data.decode("utf-8", "replace")
+        value = {"error": said or "the server gave no reason"}
+        self._raise_error(value, dumps(value).encode())
+
     def _take(self, value: dict[str, Any]) -> list[StreamChunk]:
+        self._understood = self._understood or "choices" in value or "content" in value
         usage = value.get("usage")
+        if not usage and isinstance(value.get("x_groq"), dict):
+            usage = value["x_groq"].get("usage")
         if usage and isinstance(usage, dict):
             self._merge_usage(usage)
         timings = value.get("timings")
@@ -247,6 +276,8 @@ class ReplyReader:
             ]
         if not self.finished:
             raise self.interrupted(because)
+        if self.finish_reason == "error":
+            raise self.interrupted("the server ended it with finish_reason 'error'")
         chunks = []
         if any(self._held.values()):
             lost = {channel: "\ufffd" if half else "" for channel, half in self._held.items()}
@@ -267,9 +298,13 @@ class ReplyReader:
         """The error for a reply that stops before its end."""
         calls: tuple[ToolCall, ...] = self._calls.finish()
         got = f"{len(self.text):,} characters and {len(calls)} unfinished tool calls had come"
+        body = "" if self._understood else self._head[:_HEAD_BYTES].decode("utf-8", "replace")
+        if body.strip():
+            got = f"what came is no chat reply: {body[:200]!r}"
         return StreamInterrupted(
             f"The reply from {self._where} stopped before its end: {because}; {got}. Ask again; nothing of it "
             "was run.",
+            body=body,
             text=self.text,
             partial_tool_calls=calls,
         )

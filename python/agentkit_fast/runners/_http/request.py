@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from agentkit_fast._unicode import repair_text
+from agentkit_fast._unicode import repair_value
 from agentkit_fast.messages import ChatOptions, Message, ToolDef
 from agentkit_fast.runners._http.profiles import Provider
 from agentkit_fast.runners._http.roles import for_template
@@ -31,14 +32,28 @@ _VERSION = re.compile(r"/v\d+[a-z0-9]*$")
 
 def endpoint_of(base_url: str) -> tuple[str, str]:
     """`(root, api)` of a base URL given with or without `/v1`: `http://host` and `http://host/v1`."""
-    url = base_url.strip().rstrip("/")
+    url = base_url.strip()
     if "://" not in url:
         url = f"http://{url}"
+    url = url.rstrip("/") if urlsplit(url).netloc else url
     url = url.removesuffix("/chat/completions").rstrip("/")
+    _check_url(base_url, url)
     version = _VERSION.search(url)
     if version:
         return url[: version.start()], url
     return url, f"{url}/v1"
+
+
+def _check_url(given: str, url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        good = False
+    if not good or parts.query or parts.fragment:
+        raise ValueError(
+            f"base_url is http(s)://host[:port][/path], with or without /v1 and without a query, not {given!r}."
+        )
 
 
 def _wire_message(message: Any, reasoning: str) -> dict[str, Any]:
@@ -184,23 +199,12 @@ def sampling_options(body: dict[str, Any], options: ChatOptions, provider: Provi
             body["reasoning_effort"] = provider.effort_on if thinking else provider.effort_off
 
 
-def _encodable(value: Any) -> Any:
-    """`value` with lone surrogates repaired; only looked for after encoding has failed."""
-    if isinstance(value, str):
-        return repair_text(value)
-    if isinstance(value, Mapping):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
-    return value
-
-
 def encode_body(body: dict[str, Any]) -> bytes:
     """The JSON bytes of a request body."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(body))
+        return msgspec.json.encode(repair_value(body))
 
 
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

@@ -40,9 +40,16 @@ def _tools_as_text(message: dict[str, Any]) -> dict[str, Any]:
         lines = [_text(message.get("content"))] if message.get("content") else []
         for call in calls:
             function = call.get("function", {})
-            lines.append(f"Calling {function.get('name', '')} with {function.get('arguments', '{}')}")
+            lines.append(_call_as_text(str(function.get("name", "")), function.get("arguments") or "{}"))
         return {"role": "assistant", "content": "\n".join(lines)}
     return message
+
+
+def _call_as_text(name: str, arguments: Any) -> str:
+    """A call in the words the model is taught, so that it goes on writing them."""
+    from agentkit_fast.text import render_tool_call
+
+    return render_tool_call(name, arguments).rstrip("\n")
 
 
 def _fold_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

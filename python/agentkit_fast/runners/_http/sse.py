@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from agentkit_fast.errors import RunnerError
 
-__all__ = ["MAX_EVENT_BYTES", "SseDecoder"]
+__all__ = ["MAX_EVENT_BYTES", "ErrorData", "SseDecoder"]
 
 # A tool call may carry a whole file, so an event may be large; a server that never ends a line must still
 # not fill the memory.
 MAX_EVENT_BYTES = 256 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
+
+
+class ErrorData(bytes):
+    """The data of an event named `error`."""
 
 
 class SseDecoder:
@@ -32,6 +36,7 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._after_cr = False
         self._first = True
+        self._named_error = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events completed by `chunk`."""
@@ -64,9 +69,11 @@ class SseDecoder:
         for line in lines:
             if not line:
                 if data:
-                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    event = data[0] if len(data) == 1 else b"\n".join(data)
+                    events.append(ErrorData(event) if self._named_error else event)
                     data.clear()
                     self._size = sum(map(len, self._tail))
+                self._named_error = False
             elif line.startswith(b"data:"):
                 self._hold(data, line[6:] if line[5:6] == b" " else line[5:])
             elif line[:1] == b"{":
@@ -74,6 +81,8 @@ class SseDecoder:
                 events.append(line)
             elif line == b"data":
                 data.append(b"")
+            elif line.startswith(b"event:"):
+                self._named_error = line[6:].strip() == b"error"
         return events
 
     def finish(self) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -14,7 +15,7 @@ from agentkit_fast.errors import RunnerError
 from agentkit_fast.runners._http.errors import loads
 from agentkit_fast.runners._http.exchange import Context, Endpoint, Rule, Send, ask, ask_once
 
-__all__ = ["Dialect", "count_prompt", "encode", "probe_dialect"]
+__all__ = ["Dialect", "count", "count_prompt", "encode", "probe_dialect"]
 
 Dialect = str
 """`"llama.cpp"`, `"vllm"`, or empty: the endpoint has no tokenizer."""
@@ -68,6 +69,17 @@ def _ids(value: Any) -> list[int] | None:
     return None
 
 
+def _count_in(value: Any) -> int | None:
+    """How many tokens an answer tells of: its ids, or where it gives none, its `count`."""
+    ids = _ids(value)
+    if ids is not None:
+        return len(ids)
+    if isinstance(value, dict) and value.get("tokens") is not None:
+        return None
+    count = value.get("count") if isinstance(value, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+
+
 def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
     """The dialect `/tokenize` understands, or `""`; `None` where nobody answered yet, so that it may be asked again.
 
@@ -83,12 +95,11 @@ def probe_dialect(context: Context, endpoint: Endpoint) -> Rule:
             _send(f"{endpoint.root}/tokenize", endpoint.headers, body), timeout_s=5.0
         )
         status, _, answer = yield from ask_once(context, send)
-        # A server that is loading its model (503) or is too busy (429) has not said no.
-        answered = answered or status not in (0, 429, 503)
+        # A server that is loading its model (503), is too busy (429) or not reached (502, 504) has not said no.
+        answered = answered or status not in (0, 429, 502, 503, 504)
         value = loads(answer) if status == 200 else None
-        ids = _ids(value)
         # A tokenizer that ignored the text it does not know by that name gives none, or only a BOS.
-        if ids is not None and len(ids) >= 2:
+        if (_count_in(value) or 0) >= 2:
             return dialect
     return "" if answered else None
 
@@ -111,6 +122,28 @@ def encode(
     context: Context, endpoint: Endpoint, dialect: Dialect, text: str, *, parse_special: bool = False
 ) -> Rule:
     """The token ids of `text`: no BOS, control-token spellings as the text they are."""
+    ids: list[int] = []
+    for part in (
+        yield from _ask_all(context, endpoint, dialect, text, read=_ids, parse_special=parse_special)
+    ):
+        ids += part
+    return ids
+
+
+def count(context: Context, endpoint: Endpoint, dialect: Dialect, text: str) -> Rule:
+    """How many tokens `encode` would give; also where the endpoint tells only their number."""
+    return sum((yield from _ask_all(context, endpoint, dialect, text, read=_count_in)))
+
+
+def _ask_all(
+    context: Context,
+    endpoint: Endpoint,
+    dialect: Dialect,
+    text: str,
+    *,
+    read: Callable[[Any], Any],
+    parse_special: bool = False,
+) -> Rule:
     text = repair_text(text)
     if not text:
         return []
@@ -121,16 +154,16 @@ def encode(
         bodies = [
             _vllm_body(endpoint.model, piece) for piece in ([text] if parse_special else _pieces(text))
         ]
-    ids: list[int] = []
+    parts = []
     for body in bodies:
         _, answer = yield from ask(context, _send(url, endpoint.headers, body))
-        got = _ids(loads(answer))
+        got = read(loads(answer))
         if got is None:
             raise RunnerError(
                 f"{url} answered without token ids.", body=answer[:2000].decode("utf-8", "replace")
             )
-        ids += got
-    return ids
+        parts.append(got)
+    return parts
 
 
 _PROMPT_FIELDS: tuple[str, ...] = ("model", "messages", "tools", "chat_template_kwargs")
