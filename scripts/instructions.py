@@ -23,9 +23,6 @@ TASKS = (
     "guard-tokens",
     "capture-slots",
     "expand-slots",
-    "parse-tool-calls",
-    "check-arguments",
-    "repair-json",
     "encode-tight",
     "decode-tight",
 )
@@ -54,7 +51,9 @@ def main() -> None:
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
     grown = []
     for task, now in counted.items():
-        before = recorded[task]
+        before = recorded.get(task)
+        if before is None:
+            raise SystemExit(f"{task} is not recorded yet: run with --record")
         print(f"{task:18} {now:>12,}  {now / before:6.2f} x the recorded")
         if now > before * 1.1:
             grown.append(task)
