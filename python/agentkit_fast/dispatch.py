@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentkit_fast._unicode import repair_text
+from agentkit_fast._unicode import repair_text, repair_value
 from agentkit_fast.messages import ToolCall, ToolDef
 
 __all__ = ["Desk", "cancel_requested", "result_text"]
@@ -61,7 +61,9 @@ class Desk:
         if dispatch is None and listed:
             dispatch = tools if callable(tools) else _dispatcher_of(listed)
         self.dispatch = dispatch
-        self.defs: tuple[ToolDef, ...] = tuple(getattr(item, "definition", item) for item in listed)
+        self.defs: tuple[ToolDef, ...] = tuple(
+            _repaired(getattr(item, "definition", item)) for item in listed
+        )
         self._by_name = {definition.name: item for definition, item in zip(self.defs, listed, strict=True)}
         if len(self._by_name) != len(self.defs):
             names = [definition.name for definition in self.defs]
@@ -121,6 +123,22 @@ def _tool(item: Any) -> ToolDef:
         made: ToolDef = tool(item)
         return made
     raise TypeError(f"a tool is a ToolDef, a Tool or a typed function, not {type(item).__name__}")
+
+
+def _repaired(definition: ToolDef) -> ToolDef:
+    """The definition as every encoder takes it."""
+    try:
+        msgspec.json.encode(definition)
+    except UnicodeEncodeError:
+        return msgspec.structs.replace(
+            definition,
+            name=repair_text(definition.name),
+            description=repair_text(definition.description),
+            parameters=repair_value(definition.parameters),
+        )
+    except (TypeError, ValueError, RecursionError):
+        return definition  # whoever sends it says what is wrong
+    return definition
 
 
 def _dispatcher_of(listed: list[Any]) -> Callable[[ToolCall], Any] | None:

@@ -47,7 +47,7 @@ from agentkit_fast.effects import (
     TurnStopped,
 )
 from agentkit_fast.events import Event
-from agentkit_fast.loopthread import LoopCall, call_in_thread, wait_on_loop
+from agentkit_fast.loopthread import LoopCall, call_in_thread, chunks_here, no_stream, wait_on_loop
 from agentkit_fast.messages import ToolCall
 from agentkit_fast.ports import Ports
 
@@ -188,13 +188,15 @@ class SyncDriver(_Driver):
                 value = self.perform[type(effect)](effect)
                 if self.stopping and not self.stopped and type(effect) is NextChunk:
                     raise TurnStopped
-            except StopIteration as end:
-                if leaving is not None:
-                    raise leaving from None
-                return end.value
             except BaseException as caught:
                 if inspect.getgeneratorstate(rules) == inspect.GEN_CLOSED:
-                    raise  # the rules are over, and this is how they ended
+                    if not isinstance(caught, StopIteration):
+                        raise  # the rules are over, and this is how they ended
+                    if leaving is not None:
+                        raise leaving from None
+                    return caught.value
+                if isinstance(caught, StopIteration):
+                    caught = _stray(caught)
                 if isinstance(caught, GeneratorExit):
                     leaving = caught
                 error, value = self.note(caught), None
@@ -230,7 +232,7 @@ class SyncDriver(_Driver):
 
     def open_chat(self, effect: OpenChat) -> None:
         self.stream = None
-        self.stream = iter(self.ports.chat_stream(effect))
+        self.stream = chunks_here(self.ports.chat_stream(effect))
 
     def next_chunk(self, _: NextChunk) -> Any:
         return next(self.stream, None)
@@ -396,14 +398,16 @@ class AsyncDriver(_Driver):
                     value = self.ports.now()
                 else:
                     value = await self.awaited(self.perform[kind](effect))
-            except StopIteration as end:
-                if leaving is not None:
-                    raise leaving from None
-                value = end.value
-                break
             except BaseException as caught:
                 if inspect.getgeneratorstate(rules) == inspect.GEN_CLOSED:
-                    raise  # the rules are over, and this is how they ended
+                    if not isinstance(caught, StopIteration):
+                        raise  # the rules are over, and this is how they ended
+                    if leaving is not None:
+                        raise leaving from None
+                    value = caught.value
+                    break
+                if isinstance(caught, StopIteration):
+                    caught = _stray(caught)
                 if isinstance(caught, GeneratorExit):
                     leaving = caught
                 error, value = self.note(caught), None
@@ -447,7 +451,10 @@ class AsyncDriver(_Driver):
     def cancel(self) -> None:
         """Stop the turn, from any thread."""
         self.tell_tools()
-        self.loop.call_soon_threadsafe(self.interrupt)
+        try:
+            self.loop.call_soon_threadsafe(self.interrupt)
+        except RuntimeError:
+            _log.debug("cancel() came after the event loop of the turn was closed")
 
     def interrupt(self) -> None:
         if self.waiter is not None and not self.stopped and not self.own_cancels:
@@ -506,6 +513,8 @@ class AsyncDriver(_Driver):
         stream = self.ports.achat_stream(effect)
         if inspect.isawaitable(stream):
             stream = await stream
+        if not hasattr(stream, "__aiter__"):
+            raise no_stream(stream)
         self.stream = aiter(stream)
 
     async def next_chunk(self, _: NextChunk) -> Any:
@@ -588,6 +597,13 @@ class AsyncDriver(_Driver):
         return found
 
 
+def _stray(stop: StopIteration) -> RuntimeError:
+    """A partner's `StopIteration` (a bare `next()` in a hook, say), which would look like the end of the rules."""
+    error = RuntimeError(f"a hook, a store, a builder or a runner raised StopIteration({stop.value!r})")
+    error.__cause__ = stop
+    return error
+
+
 class Finished:
     """The last thing an `AsyncDriver` yields: what the rules returned."""
 
@@ -621,7 +637,7 @@ class _Pump:
 
     def _run(self, open_stream: Callable[[], Any]) -> None:
         try:
-            self._stream = stream = iter(open_stream())
+            self._stream = stream = chunks_here(open_stream())
             try:
                 for chunk in stream:
                     self._room.acquire()

@@ -6,8 +6,9 @@ other store they live as long as the session object.
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentkit_fast import model_words
@@ -30,7 +31,10 @@ class Lifts:
         self._session_id = session_id
         self._now = now
         self._lock = threading.Lock()
-        self._durable = hasattr(store, "park_call") and hasattr(store, "settle_call")
+        park = getattr(store, "park_call", None)
+        self._durable = hasattr(store, "settle_call") and not (
+            park is None or inspect.iscoroutinefunction(park)
+        )
         self._open: dict[str, ParkedCall] = {}
 
     def park(self, asked: LiftRequest, call: ToolCall) -> None:
@@ -47,11 +51,14 @@ class Lifts:
         with self._lock:
             self._open[parked.correlation_id] = parked
 
-    def resolve(self, correlation_id: str, result: Any) -> Entry:
-        """Deliver a result. `KeyError` where no such call is parked (any more)."""
+    def resolve(self, correlation_id: str, result: Any) -> Any:
+        """Deliver a result: its entry, or with an async store what gives it.
+
+        `KeyError` where no such call is parked (any more).
+        """
         correlation_id = repair_text(correlation_id)
         parked = next((one for one in self.open() if one.correlation_id == correlation_id), None)
-        stored = None
+        stored: Any = None
         if parked is not None:
             text = model_words.resolved(
                 name=parked.tool_name,
@@ -75,13 +82,13 @@ class Lifts:
         with self._lock:
             return list(self._open.values())
 
-    def expire(self) -> int:
-        """Tell the model of each call whose deadline has passed; how many there were."""
+    def expire(self) -> list[Any]:
+        """Tell the model of each call whose deadline has passed; gives what an async store wants awaited."""
         if not self._durable and not self._open:
-            return 0
+            return []
         now = self._now()
         late = [parked for parked in self.open() if parked.deadline and parked.deadline <= now]
-        for parked in late:
+        told = [
             self._settle(
                 parked,
                 model_words.resolved_expired(
@@ -90,9 +97,11 @@ class Lifts:
                     correlation_id=parked.correlation_id,
                 ),
             )
-        return len(late)
+            for parked in late
+        ]
+        return [one for one in told if inspect.isawaitable(one)]
 
-    def _settle(self, parked: ParkedCall, text: str) -> Entry | None:
+    def _settle(self, parked: ParkedCall, text: str) -> Any:
         """Into the inbox with it, once; `None` where somebody else was first."""
         entry = Entry(
             id=new_id(),
@@ -114,4 +123,11 @@ class Lifts:
             entry.created_at = self._now()
             publish = self._store.append
         stored = publish(self._session_id, entry)
+        if inspect.isawaitable(stored):
+            return _entry_of(stored, entry)
         return stored if isinstance(stored, Entry) else entry
+
+
+async def _entry_of(storing: Awaitable[Any], entry: Entry) -> Entry:
+    stored = await storing
+    return stored if isinstance(stored, Entry) else entry

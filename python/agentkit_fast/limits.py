@@ -17,11 +17,17 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True):
     that were run, `seconds` wall time. They are looked at before each round, so a turn ends between rounds,
     with everything so far stored; a round whose window alone would pass `tokens` is not begun, and calls
     beyond `tool_calls` are answered, not run.
+
+    `handover`: instead of raising at one of these, or at the session's `max_turns`, tell the model that the limit
+    is reached and ask it once more, with `tool_choice="none"`, for what is done and what is left. The turn then
+    returns with `stop_reason="limit"`. That round comes on top of the limit; where it fails or gives no text
+    the error is raised after all.
     """
 
     tokens: int | None = None
     tool_calls: int | None = None
     seconds: float | None = None
+    handover: bool = False
 
     def check_time_and_calls(self, *, calls: int, elapsed_s: float) -> None:
         """Raise `LimitExceeded` when time or calls are used up."""
@@ -78,8 +84,8 @@ class TurnResult(msgspec.Struct, kw_only=True):
 
     `reply` is the model's last text, with placeholders expanded. `stop_reason` says why the turn ended:
     `"reply"`, `"length"` (a reply cut by the token limit), `"closed"` (a tool raised `SessionClosed`),
-    `"cancelled"`, or `"error"` in the `.result` of an exception. `rounds` and `tool_calls` count this
-    turn's chat rounds and the calls it ran.
+    `"cancelled"`, `"limit"` (one of `Limits`, or `max_turns`), or `"error"` in the `.result` of an
+    exception. `rounds` and `tool_calls` count this turn's chat rounds and the calls it ran.
     """
 
     reply: str = ""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from agentkit_fast.asyncbridge import shared_loop
+from agentkit_fast.errors import RunnerError
 
-__all__ = ["LoopCall", "call_in_thread", "wait_on_loop"]
+__all__ = ["LoopCall", "LoopStream", "call_in_thread", "chunks_here", "no_stream", "wait_on_loop"]
 
 _log = logging.getLogger("agentkit_fast.session")
 _lock = threading.Lock()
@@ -103,6 +105,101 @@ def wait_on_loop(awaitable: Any) -> Any:
         if not future.done():
             running.cancel()
         raise
+
+
+class LoopStream:
+    """An async stream, read from a thread that waits: each step runs on the shared loop.
+
+    `close` may come from another thread; it ends the step that is under way.
+    """
+
+    GRACE_S = 2.0
+    """How long an interrupted step may take to end."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._stepping = False
+        self._running: LoopCall | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    def __iter__(self) -> LoopStream:
+        return self
+
+    def __next__(self) -> Any:
+        future: Future[Any] = Future()
+
+        def ended(value: Any, error: BaseException | None) -> None:
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        if self._closed:
+            raise RunnerError("the stream was closed")
+        self._stepping = True
+        try:
+            self._running = LoopCall(self._step(), ended)
+            if self._closed:  # meanwhile, by the step itself or another thread
+                self._running.cancel()
+            return future.result()
+        except StopAsyncIteration:
+            raise StopIteration from None
+        except asyncio.CancelledError as error:
+            # Not this thread was cancelled, the step was.
+            raise RunnerError("the runner's stream was cancelled") from error
+        except BaseException:
+            if self._running is not None and not future.done():
+                self._running.cancel()
+                wait([future], timeout=self.GRACE_S)
+            raise
+        finally:
+            self._running = None
+            self._stepping = False
+
+    async def _step(self) -> Any:
+        self._task = asyncio.current_task()
+        return await anext(self._stream)
+
+    async def _end(self, aclose: Callable[[], Any]) -> None:
+        # An interrupt may have left a step behind that nobody waits for; a generator is not closed under it.
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=self.GRACE_S)
+        await aclose()
+
+    def close(self) -> None:
+        """End the generation."""
+        self._closed = True
+        if self._stepping:
+            running = self._running
+            if running is not None:
+                running.cancel()
+            return
+        aclose = getattr(self._stream, "aclose", None)
+        if aclose is not None:
+            wait_on_loop(self._end(aclose))
+
+
+def no_stream(found: Any) -> RunnerError:
+    """The error for what a runner gave in place of a stream."""
+    return RunnerError(
+        f"the runner's chat_stream gave a value of type {type(found).__name__}; it must give an iterator of"
+        " StreamChunk values."
+    )
+
+
+def chunks_here(stream: Any) -> Any:
+    """An iterator over a runner's stream for a thread that waits, whether the runner is sync or async."""
+    if inspect.isawaitable(stream):
+        stream = wait_on_loop(stream)
+    if hasattr(stream, "__aiter__"):
+        return LoopStream(aiter(stream))
+    try:
+        return iter(stream)
+    except TypeError:
+        raise no_stream(stream) from None
 
 
 async def call_in_thread(function: Callable[..., Any], *args: Any) -> Any:

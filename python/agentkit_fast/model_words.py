@@ -11,6 +11,7 @@ __all__ = [
     "TAG_CANCELLED",
     "TAG_EMPTY",
     "TAG_EXTRACTION",
+    "TAG_LIMIT",
     "TAG_REPETITION",
     "TAG_TOOL_LOOP",
     "arguments_truncated",
@@ -29,6 +30,7 @@ __all__ = [
     "extraction_fix",
     "extraction_one_only",
     "extraction_taken",
+    "hand_over",
     "no_dispatcher",
     "repetition_note",
     "resolved",
@@ -41,6 +43,7 @@ __all__ = [
 TAG_CANCELLED = "cancelled"
 TAG_EMPTY = "empty_reply"
 TAG_EXTRACTION = "answer_check"
+TAG_LIMIT = "limit"
 TAG_REPETITION = "repetition"
 TAG_TOOL_LOOP = "tool_loop"
 
@@ -179,6 +182,14 @@ def resolved_expired(*, name: str, call_id: str, correlation_id: str) -> str:
     return (
         f"The pending call {name} (id {call_id}, correlation {correlation_id}) gave no result before its"
         " deadline. Its outcome is unknown: check before you run it again, or go on without it."
+    )
+
+
+def hand_over(reason: str) -> str:
+    """Asks for a last word where a limit ends the turn."""
+    return (
+        f"This turn ends here: {reason}. No tool can be called now. Tell the user in a few sentences what is done,"
+        " what you found and what is left to do."
     )
 
 

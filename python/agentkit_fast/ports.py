@@ -12,6 +12,7 @@ import msgspec
 from agentkit_fast.dispatch import Desk
 from agentkit_fast.effects import OpenChat
 from agentkit_fast.entries import Entry
+from agentkit_fast.errors import RunnerError
 from agentkit_fast.lifts import Lifts
 from agentkit_fast.messages import ToolCall
 
@@ -61,13 +62,19 @@ class Ports:
         )
         self.prepare_blocks = not _is_async(getattr(preparer, "prepare", None))
         self.approve_blocks = not _is_async(desk.approve)
-        self.achat_stream = self._achat_stream if hasattr(runner, "achat_stream") else None
+        self._chat = getattr(runner, "chat_stream", None)
+        self._achat = getattr(runner, "achat_stream", None)
+        if self._achat is None and (inspect.isasyncgenfunction(self._chat) or _is_async(self._chat)):
+            self._achat = self._chat
+        self.achat_stream = self._achat_stream if self._achat is not None else None
 
     # -- store --
 
     def claim(self) -> Any:
         """Claim the inbox: how many arrived, or (where events are wanted and the store can) which."""
-        self._lifts.expire()
+        told = self._lifts.expire()
+        if told or _is_async(self.store.claim_pending):
+            return self._claim_later(told)
         since = getattr(self.store, "context_since", None) if self._events else None
         if since is None or _is_async(since):
             return self.store.claim_pending(self.session_id, self.now())
@@ -77,6 +84,12 @@ class Ports:
             return 0
         # Another process may have appended in between, so only as many as were claimed, the newest.
         return since(self.session_id, revision)[0][-claimed:] or claimed
+
+    async def _claim_later(self, told: list[Any]) -> Any:
+        for one in told:
+            await one
+        claimed = self.store.claim_pending(self.session_id, self.now())
+        return await claimed if inspect.isawaitable(claimed) else claimed
 
     def append(self, entries: tuple[Entry, ...]) -> Any:
         """Store entries; in one transaction where the store can."""
@@ -140,10 +153,14 @@ class Ports:
         return dispatch(msgspec.structs.replace(call))
 
     def chat_stream(self, ask: OpenChat) -> Any:
-        return self._runner.chat_stream(ask.messages, ask.tools, ask.options, **self._telling)
+        """The open stream; an async one where the runner has no other."""
+        chat = self._chat or self._achat
+        if chat is None:
+            raise RunnerError(f"{type(self._runner).__name__} has neither chat_stream nor achat_stream")
+        return chat(ask.messages, ask.tools, ask.options, **self._telling)
 
     def _achat_stream(self, ask: OpenChat) -> Any:
-        return self._runner.achat_stream(ask.messages, ask.tools, ask.options, **self._telling)
+        return self._achat(ask.messages, ask.tools, ask.options, **self._telling)  # type: ignore[misc]  # it is there
 
 
 def _among(found: list[Entry], ids: tuple[str, ...]) -> list[str]:

@@ -81,6 +81,7 @@ class _Reader:
                     f"the runner yielded a {type(chunk).__name__}; chat_stream must yield"
                     f" StreamChunk values."
                 )
+            _check(chunk)
             if chunk.error:
                 raise RunnerError(
                     f"the model's endpoint reported an error: {chunk.error}", body=chunk.error
@@ -102,7 +103,7 @@ class _Reader:
                     reply.repetition = chunk.repetition or _UNKNOWN_REPETITION
                     break
                 for call in chunk.partial_tool_calls:
-                    reply.calls += distinct_ids((_cut(call),), self.used_ids)
+                    reply.calls += distinct_ids((_cut(_checked_call(call)),), self.used_ids)
         if not done and reply.repetition is None:
             raise StreamInterrupted(
                 "the stream ended without a finish; nothing of this reply is stored. Call turn() again.",
@@ -142,12 +143,8 @@ class _Reader:
                 yield Emit(CallReady(index=step.index, call=step.call))
 
     def take_call(self, call: ToolCall) -> Generator[Effect, Any, None]:
-        if not isinstance(call, ToolCall):
-            raise RunnerError(
-                f"the runner yielded a tool call of type {type(call).__name__}, not ToolCall."
-            )
         index = len(self.reply.calls)
-        call = distinct_ids((call,), self.used_ids)[0]
+        call = distinct_ids((_checked_call(call),), self.used_ids)[0]
         self.reply.calls.append(call)
         if self.events:
             yield Emit(CallStarted(index=index, name=call.name))
@@ -221,6 +218,27 @@ class _Reader:
         reply.content = restore(reply.content)
         reply.reasoning = restore(reply.reasoning)
         reply.calls = [_restored(call, restore) for call in reply.calls]
+
+
+def _check(chunk: StreamChunk) -> None:
+    """msgspec checks no types when a runner builds a chunk by hand."""
+    if (
+        isinstance(chunk.content, str)
+        and isinstance(chunk.reasoning, str)
+        and (chunk.usage is None or isinstance(chunk.usage, Usage))
+    ):
+        return
+    raise RunnerError(
+        "the runner yielded a StreamChunk whose content, reasoning and usage are of the types"
+        f" {type(chunk.content).__name__}, {type(chunk.reasoning).__name__} and {type(chunk.usage).__name__};"
+        " they are str, str and Usage or None."
+    )
+
+
+def _checked_call(call: Any) -> ToolCall:
+    if not isinstance(call, ToolCall):
+        raise RunnerError(f"the runner yielded a tool call of type {type(call).__name__}, not ToolCall.")
+    return call
 
 
 class _Unknown:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from agentkit_fast._unicode import repair_text
+from agentkit_fast.asyncbridge import in_event_loop
 from agentkit_fast.dispatch import Desk, cancel_requested
 from agentkit_fast.drivers import AsyncDriver, Finished, SyncDriver
 from agentkit_fast.entries import Entry, new_id
@@ -23,6 +24,7 @@ from agentkit_fast.errors import ExtractionError, SessionBusy
 from agentkit_fast.events import Event
 from agentkit_fast.lifts import Lifts
 from agentkit_fast.limits import Limits, TokenUsage, TurnResult
+from agentkit_fast.loopthread import wait_on_loop
 from agentkit_fast.messages import ChatOptions, Message, ToolCall, ToolDef
 from agentkit_fast.ports import Ports
 from agentkit_fast.protocols import profile_of
@@ -117,7 +119,7 @@ class Session:
         preparer: Any = None,
         omit_slot_note: bool = False,
         max_tool_result: int = 0,
-        encode_tool_result: Callable[[str], str] | None = None,
+        encode_tool_result: Callable[[str], Any] | None = None,
         max_parallel_tools: int = 4,
         limits: Limits | None = None,
         now: Callable[[], int] | None = None,
@@ -133,6 +135,8 @@ class Session:
     ) -> None:
         if not isinstance(session_id, str):
             raise TypeError(f"session_id is a str, not {type(session_id).__name__}")
+        if not (options is None or isinstance(options, ChatOptions) or callable(options)):
+            raise TypeError(f"options= is ChatOptions or a callable, not {type(options).__name__}")
         if tool_format not in ("native", "heredoc"):
             raise ValueError(f'tool_format is "native" or "heredoc", not {tool_format!r}')
         if neutralize_style not in ("entity", "joiner"):
@@ -293,27 +297,58 @@ class Session:
     def inject(self, entry: Entry) -> Entry:
         """Add an entry to this session: the next round of a running turn sees it, or the next turn.
 
-        Returns it with `id` and `created_at` filled in.
+        Returns it with `id` and `created_at` filled in. With an async store use `ainject` where an event loop
+        is running.
         """
+        entry, stored = self._inject(entry)
+        stored = self._here(stored, "ainject()")
+        return stored if isinstance(stored, Entry) else entry
+
+    async def ainject(self, entry: Entry) -> Entry:
+        """As `inject`, awaited."""
+        entry, stored = self._inject(entry)
+        if inspect.isawaitable(stored):
+            stored = await stored
+        return stored if isinstance(stored, Entry) else entry
+
+    def _inject(self, entry: Entry) -> tuple[Entry, Any]:
+        """The entry as it was given to the store, and what the store gave back."""
         publish = getattr(self.store, "publish", None)
         entry = msgspec.structs.replace(entry, id=entry.id or new_id())
         if self._driver is not None and publish is not None:
             # In the inbox it waits for the next boundary, instead of standing between a call and its
             # result.
-            stored = publish(self.session_id, entry)
-        else:
-            if not entry.created_at and not hasattr(self.store, "append_many"):
-                entry.created_at = self._ports(events=False).now()
-            stored = self.store.append(self.session_id, entry)
-        return stored if isinstance(stored, Entry) else entry
+            return entry, publish(self.session_id, entry)
+        if not entry.created_at and not hasattr(self.store, "append_many"):
+            entry.created_at = self._ports(events=False).now()
+        return entry, self.store.append(self.session_id, entry)
 
     def resolve(self, correlation_id: str, result: Any) -> Entry:
         """Deliver the real result of a call that was answered as pending, as new context.
 
         The placeholder stays the call's one result. Raises `KeyError` for an unknown id, and for one that
-        is resolved or expired already.
+        is resolved or expired already. With an async store use `aresolve` where an event loop is running.
         """
-        return self._lifts.resolve(correlation_id, result)
+        entry: Entry = self._here(self._lifts.resolve(correlation_id, result), "aresolve()")
+        return entry
+
+    async def aresolve(self, correlation_id: str, result: Any) -> Entry:
+        """As `resolve`, awaited."""
+        stored = self._lifts.resolve(correlation_id, result)
+        entry: Entry = await stored if inspect.isawaitable(stored) else stored
+        return entry
+
+    @staticmethod
+    def _here(value: Any, instead: str) -> Any:
+        """A value of the store; that of an async store is waited for, where nothing else runs in this thread."""
+        if not inspect.isawaitable(value):
+            return value
+        if in_event_loop():
+            close = getattr(value, "close", None)
+            if close is not None:
+                close()
+            raise TypeError(f"the store is async and an event loop is running here: use await {instead}")
+        return wait_on_loop(value)
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -403,6 +438,8 @@ class Session:
     def _options_of(self, number: int) -> ChatOptions:
         given = self._options
         options = given if isinstance(given, ChatOptions) or given is None else given(number)
+        if options is not None and not isinstance(options, ChatOptions):
+            raise TypeError(f"options= gives ChatOptions or None for a round, not {type(options).__name__}")
         options = options or ChatOptions()
         return msgspec.structs.replace(
             options,
@@ -440,7 +477,9 @@ class Session:
         """The window builder without arguments, and whether it may block."""
         native = () if self._heredoc else self._desk.defs
         if build is None:
-            blocks = bool(getattr(self.store, "blocking", True))
+            blocks = bool(getattr(self.store, "blocking", True)) and not inspect.iscoroutinefunction(
+                getattr(self.store, "context", None)
+            )
             return self._plain_builder(native), blocks
         try:
             takes_tools = "tools" in inspect.signature(build).parameters
@@ -461,7 +500,9 @@ class Session:
             max_tool_result=self._view.leave_cutting(),
         )
         shaper = Shaper(self.store, self.runner, policy=policy, counter=self._counter)
-        return lambda: shaper.build(self.session_id, self._system, native)
+        later = inspect.iscoroutinefunction(getattr(self.store, "context", None))
+        build = shaper.abuild if later else shaper.build
+        return lambda: build(self.session_id, self._system, native)
 
     def _count_window(self, window: Any) -> int:
         tokens = getattr(window, "tokens", None)

@@ -76,7 +76,10 @@ def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:
     A server that sends one constant id for all its calls gets `k`, `k-2`, `k-3` ...
     """
     out = []
-    for call in calls:
+    for given in calls:
+        if not isinstance(given, ToolCall):
+            raise TypeError(f"calls are ToolCall values, not {type(given).__name__}")
+        call = _texts(given)
         wanted = repair_text(call.id)
         name, arguments = repair_text(call.name), repair_text(call.arguments)
         fresh = wanted or new_id()
@@ -92,6 +95,24 @@ def distinct_ids(calls: Iterable[ToolCall], used: set[str]) -> list[ToolCall]:
         else:
             out.append(ToolCall(id=fresh, name=name, arguments=arguments))
     return out
+
+
+def _texts(call: ToolCall) -> ToolCall:
+    """The call with texts in its fields: msgspec checks no types when a host builds one by hand."""
+    if type(call.id) is str and type(call.name) is str and type(call.arguments) is str:
+        return call
+    plain = {
+        name: value if isinstance(value, str) else "" if value is None else _written(value)
+        for name, value in (("id", call.id), ("name", call.name), ("arguments", call.arguments))
+    }
+    return msgspec.structs.replace(call, **plain)
+
+
+def _written(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
+        return str(value)
 
 
 def switched_off(call: ToolCall) -> CutCall:

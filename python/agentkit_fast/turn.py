@@ -16,7 +16,7 @@ What makes it safe to break anywhere:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -50,6 +50,7 @@ from agentkit_fast.effects import (
 from agentkit_fast.entries import Entry, EntryKind, EntryUsage, new_id
 from agentkit_fast.errors import (
     EmptyReply,
+    LimitExceeded,
     MaxTurnsError,
     RepetitionError,
     SessionClosed,
@@ -98,7 +99,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_compaction: Callable[[Any], Any] | None
     on_usage: Callable[[TokenUsage], Any] | None
     on_tool_calls: Callable[[list[ToolCall]], Any] | None
-    encode_tool_result: Callable[[str], str] | None
+    encode_tool_result: Callable[[str], Any] | None
     normalize_result: Callable[[str], str] | None
     tracks_calls: bool
     """Whether the store keeps account of calls that have begun and have no result."""
@@ -157,6 +158,7 @@ class Turn:
         self._repetitions = 0
         self._nudged = False
         self._no_calls = False
+        self._handing_over = False
         self._terminal_called = False
         self._begun = False
         self._started_at = 0
@@ -177,7 +179,9 @@ class Turn:
             yield from self._settle(error)
             if not isinstance(error, Exception):
                 self.result.cancelled = True
-            self._finish("error" if isinstance(error, Exception) else "cancelled", error)
+            limit = isinstance(error, (LimitExceeded, MaxTurnsError))
+            ended = "limit" if limit else "error" if isinstance(error, Exception) else "cancelled"
+            self._finish(ended, error)
             raise
         if self.plan.events:
             yield Emit(TurnDone(result=self.result))
@@ -196,6 +200,14 @@ class Turn:
                 _log.debug("%s takes no .result", type(error).__name__)
 
     def _iterate(self) -> Rules:
+        try:
+            yield from self._rounds()
+        except (LimitExceeded, MaxTurnsError) as limit:
+            if self.plan.limits is None or not self.plan.limits.handover:
+                raise
+            yield from self._hand_over(limit)
+
+    def _rounds(self) -> Rules:
         plan = self.plan
         if plan.limits is not None and plan.limits.seconds is not None:
             self._started_at = yield Now()
@@ -221,7 +233,7 @@ class Turn:
             self._repetitions = 0
             if plan.on_tool_calls is not None:
                 self._used_ids.difference_update(call.id for call in calls)
-                calls = distinct_ids((yield Hook(plan.on_tool_calls, (list(calls),))) or (), self._used_ids)
+                calls = self._changed((yield Hook(plan.on_tool_calls, (list(calls),))))
             if not calls:
                 if (yield from self._after_text(reply, last=number + 1 == plan.max_turns)):
                     return
@@ -231,6 +243,39 @@ class Turn:
                 self._finish("closed")
                 return
         raise MaxTurnsError(self._too_many_rounds())
+
+    def _hand_over(self, limit: Exception) -> Rules:
+        """One last round without tools, past the limit, in which the model says how far it came."""
+        self._handing_over = True
+        note = notification(model_words.TAG_LIMIT, model_words.hand_over(str(limit).partition(". ")[0]))
+        yield Append((note,))
+        if self.plan.events:
+            yield Emit(Notice(entry=note))
+        try:
+            window = self.plan.view((yield Build()))
+            yield from self._note_window(window)
+            reply = yield from self._chat(window, self.result.rounds)
+        except Exception as error:
+            raise limit from error  # the limit is what ended the turn
+        self.result.rounds += 1
+        yield from self._note_usage(reply)
+        calls: list[ToolCall] = [switched_off(call) for call in reply.calls]
+        if calls:
+            yield from self._after_calls(reply, calls)
+        else:
+            yield Append(self._said(reply))
+        self.result.reply = reply.content
+        if not reply.content.strip():
+            raise limit
+        self._finish("limit")
+
+    def _changed(self, calls: Any) -> list[ToolCall]:
+        """What `on_tool_calls` returned."""
+        if calls is None:
+            return []
+        if isinstance(calls, ToolCall) or not isinstance(calls, Iterable):
+            raise TypeError(f"on_tool_calls returns a list of ToolCall, not {type(calls).__name__}")
+        return distinct_ids(calls, self._used_ids)
 
     def _too_many_rounds(self) -> str:
         plan = self.plan
@@ -268,7 +313,7 @@ class Turn:
                 yield Hook(plan.on_compaction, (info,))
             if plan.events:
                 yield Emit(Compacted(info=info))
-        if plan.limits is not None:
+        if plan.limits is not None and not self._handing_over:
             plan.limits.check_tokens(used=self._used_tokens, window=self.usage.active)
 
     # -- the chat ----------------------------------------------------------------------------------------
@@ -319,6 +364,9 @@ class Turn:
         plan = self.plan
         options = plan.options(number)
         tools = plan.desk.defs
+        if self._handing_over and tools:
+            # The tools stay in the request: the prompt's prefix stays what it was.
+            options = msgspec.structs.replace(options, tool_choice="none")
         if not plan.heredoc or not tools:
             return options, tools, False
         self._no_calls = options.tool_choice == "none"
@@ -568,7 +616,9 @@ class Turn:
         if item.span is not None:
             self._close_span(item.span, None if item.closed else error, tool=call.name, bytes=len(item.raw))
         if item.answer is None:
-            item.answer = yield from self._shown(item, outcome.value)
+            item.answer = yield from self._shown(
+                item, outcome.value
+            )  # sets an answer before its first effect
 
     def _shown(self, item: _Call, value: Any) -> Generator[Effect, Any, str]:
         """The result as it is stored, once what it asks of the loop is done.
@@ -578,15 +628,27 @@ class Turn:
         plan, raw = self.plan, item.raw
         marked = value.lift if isinstance(value, ToolOutcome) else None
         lift = marked or parse_lift_request(raw)
+        # From here on there is an answer, whatever breaks the turn while its requests are met.
+        item.answer = raw if raw.strip() else model_words.EMPTY_RESULT
         if lift is not None:
-            yield from self._try(Park(lift, item.call), None)
-            return raw if marked else pending_result(lift.correlation_id, item.call.id, lift.ttl_s)
+            if not marked:
+                item.answer = pending_result(lift.correlation_id, item.call.id, lift.ttl_s)
+            try:
+                yield Park(lift, item.call)
+            except Exception as error:  # noqa: BLE001 - a second failure is raised
+                # An answer that promises a result nobody can deliver would be a lie.
+                _log.warning("parking a call of %s failed (%r); once more", item.call.name, error)
+                yield Park(lift, item.call)
+            return item.answer
         clear = value.clear if isinstance(value, ToolOutcome) else parse_clear_request(raw)
         if clear is not None:
-            yield from self._try(ClearNotice(clear.group_by, clear.key), None)
+            try:
+                yield ClearNotice(clear.group_by, clear.key)
+            except Exception as error:  # noqa: BLE001 - logged; the notice is told once more than needed
+                _log.warning("retracting a notice failed: %r", error)
         if plan.encode_tool_result is not None:
             try:
-                raw = result_text(plan.encode_tool_result(raw))
+                raw = result_text((yield Hook(plan.encode_tool_result, (raw,))))
             except Exception:  # noqa: BLE001 - logged with its traceback
                 # The call has run: its result is worth more than the shorter spelling of it.
                 _log.exception(
@@ -652,13 +714,19 @@ class Turn:
             for outcome in outcomes:
                 item = ledger.calls[outcome.index]
                 if item.answer is None:
-                    yield from self._take_outcome(item, outcome)
+                    yield from self._take_late(item, outcome)
         missing = [item for item in ledger.calls if not item.stored]
         if missing:
             yield from self._answer(missing, calls_stored=ledger.calls_stored)
         if self._begun and not isinstance(cause, Exception):
             note = notification(model_words.TAG_CANCELLED, model_words.cancelled_note())
             yield from self._try(Append((note,)), None)
+
+    def _take_late(self, item: _Call, outcome: Outcome) -> Rules:
+        try:
+            yield from self._take_outcome(item, outcome)
+        except BaseException as error:  # noqa: BLE001 - the turn ends with its first cause, not with this one
+            _log.warning("while ending a turn: a result of %s: %r", item.call.name, error)
 
     def _answer(self, missing: list[_Call], *, calls_stored: bool) -> Rules:
         """Store a result for each call that is in the store without one."""

@@ -7,7 +7,7 @@ tokens. The store keeps every byte. A window that is a `Shaper`'s own is left to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -75,6 +75,7 @@ class View:
 
     def apply(self, window: Any) -> Any:
         """The window as it is shown."""
+        window = _window(window)
         if self.idle:
             return window
         source: Sequence[Any] = getattr(window, "messages", window)
@@ -157,6 +158,15 @@ def _unescaped(match: re.Match[str]) -> str:
     if high:
         return chr(0xE0000 + int(low, 16) - 0xDC00)
     return match[0]
+
+
+def _window(found: Any) -> Any:
+    """What a host's `build` gave: a window, or a list of messages."""
+    if hasattr(found, "messages") or isinstance(found, (list, tuple)):
+        return found
+    if isinstance(found, (str, bytes, dict)) or not isinstance(found, Iterable):
+        raise TypeError(f"build= gives a Window or a list of messages, not {type(found).__name__}")
+    return list(found)  # an iterator can be read once, a window is read for counting and for sending
 
 
 class StreamRestorer:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentkit_fast._core import Transcript
-from agentkit_fast._unicode import repair_text
+from agentkit_fast._unicode import repair_text, repair_value
 from agentkit_fast.entries import Entry
 from agentkit_fast.messages import ToolDef
 from agentkit_fast.tokens import CharsByFour
@@ -65,4 +65,7 @@ def schema_json(tools: Sequence[ToolDef | dict[str, Any]]) -> str:
     if not tools:
         return ""
     wire = [tool if isinstance(tool, dict) else tool.to_wire() for tool in tools]
-    return _json.encode(wire).decode()
+    try:
+        return _json.encode(wire).decode()
+    except UnicodeEncodeError:
+        return _json.encode(repair_value(wire)).decode()
