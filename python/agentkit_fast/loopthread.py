@@ -135,12 +135,10 @@ class LoopStream:
             else:
                 future.set_exception(error)
 
-        if self._closed:
-            raise RunnerError("the stream was closed")
         self._stepping = True
         try:
             self._running = LoopCall(self._step(), ended)
-            if self._closed:  # meanwhile, by the step itself or another thread
+            if self._closed:  # perhaps meanwhile, by the step itself or another thread
                 self._running.cancel()
             return future.result()
         except StopAsyncIteration:
