@@ -275,7 +275,7 @@ class ReplyReader:
                 )
             ]
         if not self.finished:
-            raise self.interrupted(because)
+            raise self.interrupted(because, ended=True)
         if self.finish_reason == "error":
             raise self.interrupted("the server ended it with finish_reason 'error'")
         chunks = []
@@ -294,11 +294,11 @@ class ReplyReader:
         )
         return chunks
 
-    def interrupted(self, because: str) -> StreamInterrupted:
+    def interrupted(self, because: str, *, ended: bool = False) -> StreamInterrupted:
         """The error for a reply that stops before its end."""
         calls: tuple[ToolCall, ...] = self._calls.finish()
         got = f"{len(self.text):,} characters and {len(calls)} unfinished tool calls had come"
-        body = "" if self._understood else self._head[:_HEAD_BYTES].decode("utf-8", "replace")
+        body = "" if self._understood or not ended else self._head[:_HEAD_BYTES].decode("utf-8", "replace")
         if body.strip():
             got = f"what came is no chat reply: {body[:200]!r}"
         return StreamInterrupted(
