@@ -30,12 +30,12 @@ $(VENV)/.ready-base: pyproject.toml
 $(VENV)/.ready-local: $(VENV)/.ready-base
 	@echo ">> Installing llama-cpp-python: it is built from source once, about 5 minutes on two cores,"
 	@echo "   with little output until it is done; pip keeps the wheel for the next time"
-	$(PIP) install --quiet 'llama-cpp-python>=0.3.36,<0.4'
+	$(PIP) install --quiet --no-warn-conflicts 'llama-cpp-python>=0.3.36,<0.4'
 	@touch $@
 
 $(VENV)/.ready-develop: $(VENV)/.ready-base $(RUST)
-	@echo ">> Building the Rust core (release)"
-	$(BIN)/maturin develop --quiet --profile release
+	@echo ">> Building the Rust core (release); the first time takes minutes"
+	PIP_QUIET=1 $(BIN)/maturin develop --quiet --profile release
 	@touch $@
 
 $(VENV)/.ready-gemma: $(VENV)/.ready-base

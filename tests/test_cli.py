@@ -52,6 +52,8 @@ def test_help_lists_every_command_with_examples() -> None:
         (("inspect", "nothing.db"), "there is no session file"),
         (("shape", "nothing.json", "--budget", "100"), "nothing.json"),
         (("demo", "--model", "nothing.gguf"), "nothing.gguf"),
+        (("tokens", __file__, "--model", "nothing.gguf"), "--model nothing.gguf cannot be read"),
+        (("tokens", __file__, "--model", "nothing.json"), "--model nothing.json cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -128,6 +130,7 @@ def test_sessions_and_inspect(session_file: Path) -> None:
     assert "holds: a, b" in unsure.stderr
     done = run("inspect", "work.db", "--session-id", "a", "--budget", "4000", cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "No --budget" not in done.stdout
     page = (folder / "work.html").read_text(encoding="utf-8")
     assert "alert(1)" in page
     assert "<script>alert" not in page
@@ -136,6 +139,15 @@ def test_sessions_and_inspect(session_file: Path) -> None:
     assert "https://" not in page
     report = json.loads(run("inspect", "work.db", "--session-id", "a", "--json", cwd=folder).stdout)
     assert len(report["rounds"]) == 2
+    assert "No --budget" in run("inspect", "work.db", "--session-id", "a", cwd=folder).stdout
+
+
+def test_a_missing_part_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    done = run("run", "x", "--endpoint", "http://127.0.0.1:1", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'agentkit-fast[http]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.model

@@ -12,13 +12,22 @@ from typing import Any
 from agentkit_fast.cli.embedded import EMBEDDED_PACKAGE, embedded_model
 from agentkit_fast.cli.file_tools import FolderTools
 from agentkit_fast.errors import AgentkitError
+from agentkit_fast.tokens import GgufTokenizer, HfTokenizer
 from agentkit_fast.tools import Tool, ToolSet, tool
 
-__all__ = ["UsageProblem", "open_runner", "parse_tools", "tool_format_of"]
+__all__ = ["UsageProblem", "open_counter", "open_runner", "parse_tools", "tool_format_of"]
 
 
 class UsageProblem(AgentkitError):
     """The options do not say what to do; the message says which one is wrong and what it takes."""
+
+
+def open_counter(path: Path) -> GgufTokenizer | HfTokenizer:
+    """The vocabulary of a GGUF file or a `tokenizer.json`."""
+    try:
+        return HfTokenizer(path) if path.suffix == ".json" else GgufTokenizer(path)
+    except OSError as error:
+        raise UsageProblem(f"--model {path} cannot be read: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from agentkit_fast.cli.connect import UsageProblem
+from agentkit_fast.cli.connect import UsageProblem, open_counter
 from agentkit_fast.cli.embedded import embedded_model
-from agentkit_fast.tokens import CharsByFour, GgufTokenizer, HfTokenizer
+from agentkit_fast.tokens import CharsByFour
 
 __all__ = ["run_count"]
 
@@ -23,7 +23,7 @@ def run_count(files: Sequence[str], *, model: Path | None, json_output: bool) ->
     path = model or embedded_model()
     if path is None:
         raise UsageProblem("give a GGUF file or a tokenizer.json with --model")
-    counter = HfTokenizer(path) if path.suffix == ".json" else GgufTokenizer(path)
+    counter = open_counter(path)
     estimate = CharsByFour()
     rows: list[tuple[str, int, int, int]] = []
     failures: list[str] = []

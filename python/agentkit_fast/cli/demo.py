@@ -75,9 +75,9 @@ def run_demo(
                 )
                 if model is None and endpoint is None:
                     console.print(
-                        "[dim]A model this small often says silly things. What counts here is the machinery: the "
-                        "first round of each task must be a tool call, and it is parsed, run and stored like any "
-                        "other.[/]"
+                        "[dim]A model this small often says silly things, or words that only look like calls. What "
+                        "counts here is the machinery: the first round of each task must be a tool call, and it is "
+                        "parsed, run and stored like any other.[/]"
                     )
                 reports.extend(_run_task(task, runner, folder, console) for task in TASKS)
     except AgentkitError as error:

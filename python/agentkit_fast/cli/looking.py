@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from agentkit_fast.cli.connect import UsageProblem
+from agentkit_fast.cli.connect import UsageProblem, open_counter
 from agentkit_fast.cli.sessions import open_store
 from agentkit_fast.shaping import ShapePolicy
-from agentkit_fast.tokens import CharsByFour, GgufTokenizer
+from agentkit_fast.tokens import CharsByFour
 from agentkit_fast.xray import render_page, replay
 
 __all__ = ["run_inspect"]
@@ -39,7 +39,7 @@ def run_inspect(
         history = store.history(chosen)
     finally:
         store.close()
-    counter = GgufTokenizer(model) if model else CharsByFour()
+    counter = open_counter(model) if model else CharsByFour()
     policy = ShapePolicy(budget_tokens=budget, lod_above=lod_above)
     rounds = replay(history, policy, counter=counter, system=system)
     if json_output:
@@ -51,4 +51,10 @@ def run_inspect(
     console.print(
         f"{len(rounds)} requests, {len(history)} entries → {target}", markup=False, soft_wrap=True
     )
+    if not budget:
+        console.print(
+            "No --budget: every request is shown whole. To see what was cut, give the budget the session ran with.",
+            markup=False,
+            soft_wrap=True,
+        )
     return 0

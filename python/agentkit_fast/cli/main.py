@@ -343,13 +343,16 @@ def probe(
 
 
 def main() -> None:
-    """Run the command line: our own errors are one line on standard error and exit code 2."""
+    """Run the command line: our own errors, and a part that is not installed, are one line and exit code 2."""
     from agentkit_fast.errors import AgentkitError
 
     try:
         app()
     except AgentkitError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ImportError as error:
+        print(f"A part is missing: {error}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from agentkit_fast.cli.connect import UsageProblem
+from agentkit_fast.cli.connect import UsageProblem, open_counter
 from agentkit_fast.shaping import ShapePolicy, shape_messages
-from agentkit_fast.tokens import CharsByFour, GgufTokenizer
+from agentkit_fast.tokens import CharsByFour
 
 __all__ = ["read_messages", "run_shape"]
 
@@ -49,7 +49,7 @@ def run_shape(
 ) -> int:
     """Shape and print; the report goes to standard error."""
     messages = read_messages(file)
-    counter = GgufTokenizer(model) if model else CharsByFour()
+    counter = open_counter(model) if model else CharsByFour()
     policy = ShapePolicy(
         budget_tokens=budget,
         lod_above=lod_above,
