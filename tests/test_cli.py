@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import servers
 from agentkit_fast import Entry, SQLiteStore
 
-COMMANDS = ("chat", "demo", "doctor", "inspect", "probe", "run", "sessions", "shape", "tokens")
+COMMANDS = ("bench", "chat", "demo", "doctor", "inspect", "probe", "run", "sessions", "shape", "tokens")
 
 
 def run(
@@ -104,6 +105,37 @@ def test_shape_keeps_a_list_within_its_budget(tmp_path: Path) -> None:
     assert "121 messages in" in done.stderr
     lines = run("shape", "-", "--budget", "2000", "--jsonl", stdin="\n".join(map(json.dumps, messages)))
     assert [json.loads(line) for line in lines.stdout.splitlines()] == shaped
+
+
+def test_bench_compares(tmp_path: Path) -> None:
+    done = run("bench", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    rows = {row["task"]: row for row in report["results"]}
+    assert len(rows) >= 7
+    assert report["took_s"] > 0
+    for row in rows.values():
+        if row["beside_seconds"]:
+            assert row["ratio"] == pytest.approx(
+                row["beside_seconds"] / row["seconds"], rel=0.01, abs=0.001
+            )
+    assert rows["capture slots, 8 sections of 100 KB"]["beside"] == "re"
+
+
+def test_verbose_shows_the_librarys_log(tmp_path: Path) -> None:
+    with servers.WireServer(
+        lambda wire: wire.whole({"error": {"message": "busy"}}, 503, retry_after="0"), servers.says("hello")
+    ) as wire:
+        plain = run("run", "hi", "--endpoint", wire.url, "--format", "native", cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    assert "agentkit_fast" not in plain.stderr
+    with servers.WireServer(
+        lambda wire: wire.whole({"error": {"message": "busy"}}, 503, retry_after="0"), servers.says("hello")
+    ) as wire:
+        told = run("-vv", "run", "hi", "--endpoint", wire.url, "--format", "native", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "hello" in told.stdout
+    assert " agentkit_fast" in told.stderr
 
 
 @pytest.fixture

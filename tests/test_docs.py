@@ -7,6 +7,8 @@ another language) is not run.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,23 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         # Line numbers in a traceback are those of the page.
         # Our own `from __future__ import annotations` is not the page's.
         exec(compile("\n" * line + code, str(page), "exec", dont_inherit=True), namespace)
+
+
+def test_llms_txt_is_current() -> None:
+    script = ROOT / "scripts" / "llms_txt.py"
+    if not script.exists():
+        pytest.skip("not a source checkout")
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    for path in re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = ROOT / "mkdocs.yml"
+    if not config.exists():
+        pytest.skip("not a source checkout")
+    named = set(re.findall(r"([\w/.-]+\.md)$", config.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}

@@ -347,8 +347,11 @@ class Transcript:
     def set_levels(self, runs: list[tuple[int, bool, str, int]], silent: bool, hidden: int) -> None:
         """Decide as `levels` says."""
 
-    def layout(self) -> list[tuple[str, str, int, list[str]]]:
-        """`(kind, form, tokens, entry ids)` of each unit, as the last window shows it."""
+    def layout(self) -> list[tuple[str, str, int, list[str], bytes]]:
+        """`(kind, form, tokens, entry ids, messages)` of each unit, as the last window shows it.
+
+        The messages are a JSON array, or empty where they are simply those of the entries.
+        """
 
     def window(self) -> WindowHandle:
         """The window as things stand."""

@@ -6,6 +6,7 @@ import msgspec
 
 from agentkit_fast.entries import CompactionInfo
 from agentkit_fast.errors import LimitExceeded
+from agentkit_fast.notebook import details_html
 
 __all__ = ["Limits", "TokenUsage", "TurnResult"]
 
@@ -98,3 +99,17 @@ class TurnResult(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         return self.reply
+
+    def _repr_html_(self) -> str:
+        usage = self.usage
+        facts = [
+            self.stop_reason,
+            f"{self.rounds:,} rounds",
+            f"{self.tool_calls:,} tool calls",
+            f"window {usage.active:,} tokens",
+            f"cached {usage.cached:,}",
+            f"evaluated {usage.processed:,}",
+            f"generated {usage.generated:,}",
+        ]
+        facts += [f"{info.subsumed_count:,} entries folded" for info in self.compactions]
+        return details_html(" · ".join(filter(None, facts)), [("reply", self.reply)])

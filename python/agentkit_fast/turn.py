@@ -391,6 +391,12 @@ class Turn:
             usage.processed += spent.new_prompt_tokens
             usage.generated += spent.completion_tokens
             self._used_tokens += total
+        _log.debug(
+            "round %d answered: window %d tokens, finish reason %r",
+            usage.turns,
+            usage.active,
+            reply.finish_reason,
+        )
         if plan.on_usage is not None:
             yield Hook(plan.on_usage, (msgspec.structs.replace(usage),))
         if plan.events:

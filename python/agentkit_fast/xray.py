@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from agentkit_fast.entries import Entry, EntryKind
-from agentkit_fast.messages import StreamChunk, ToolDef
+from agentkit_fast.messages import Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import TokenCounter
 from agentkit_fast.shaping import PlacedUnit, ShapePolicy, Shaper
 from agentkit_fast.stores.memory import MemoryStore
@@ -28,12 +28,17 @@ _SESSION = "xray"
 
 
 class Segment(msgspec.Struct, kw_only=True, frozen=True):
-    """A piece of a window. `form`: `system`, `full`, `stub`, `bare`, `marker` or `out` (left out of the view)."""
+    """A piece of a window.
+
+    `form`: `system`, `full`, `stub`, `bare`, `marker` or `out` (left out of the view). `shown`: the texts that
+    stood for the entries where they were shortened or folded, one a message; else empty.
+    """
 
     form: str
     kind: str
     tokens: int
     entries: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
 
 class Round(msgspec.Struct, kw_only=True, frozen=True):
@@ -133,7 +138,8 @@ def _segments(units: Sequence[PlacedUnit], tokens: int, shown: Sequence[Entry]) 
     """The window's pieces; what no unit accounts for is the system message and the tools' schemas."""
     rest = max(0, tokens - sum(unit.tokens for unit in units))
     named = {entry_id for unit in units for entry_id in unit.entry_ids}
-    # A marker stands for every entry before it that has no place of its own any more.
+    # A marker stands for every entry before it that has no place of its own any more; its own text is `shown`,
+    # for the replay makes it anew.
     folded = tuple(entry.id for entry in shown if entry.id not in named)
     pieces = [Segment(form="system", kind="system", tokens=rest)]
     pieces.extend(
@@ -141,18 +147,33 @@ def _segments(units: Sequence[PlacedUnit], tokens: int, shown: Sequence[Entry]) 
             form=unit.form,
             kind=unit.kind,
             tokens=unit.tokens,
-            entries=(*unit.entry_ids, *folded) if unit.form == "marker" else unit.entry_ids,
+            entries=folded if unit.form == "marker" else unit.entry_ids,
+            shown=tuple(map(_text_of, unit.shown)),
         )
         for unit in units
     )
     return tuple(pieces)
 
 
+def _text_of(message: Message) -> str:
+    """A message as the panel shows it: its role, its text, its calls."""
+    text = message.content or "\n".join(part.text for part in message.parts if part.text)
+    calls = "".join(f"\n→ {call.name} {call.arguments}" for call in message.tool_calls)
+    return f"{message.role}: {text}{calls}"
+
+
 def _data(title: str, history: Sequence[Entry], rounds: Sequence[Round]) -> str:
     """The page's data as JSON that cannot end a script element, whatever text it holds."""
+    rows = msgspec.to_builtins(rounds)
+    # A stub stands in every window after it was made: its text goes into the page once.
+    places: dict[str, int] = {}
+    for row in rows:
+        for segment in row["segments"]:
+            segment["shown"] = [places.setdefault(text, len(places)) for text in segment["shown"]]
     payload = {
         "title": title,
-        "rounds": msgspec.to_builtins(rounds),
+        "rounds": rows,
+        "texts": list(places),
         "entries": {
             entry.id: {
                 "kind": entry.kind,

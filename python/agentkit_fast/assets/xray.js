@@ -42,14 +42,25 @@
     panel.appendChild(close);
     panel.appendChild(make("h2", "", title));
     panel.appendChild(make("p", "facts", number(segment.tokens) + " tokens in this window, shown as: " + (names[segment.form] || segment.form)));
+    panel.className = segment.shown.length ? "pair" : "";
+    var full = make("div", "side");
+    if (segment.shown.length) {
+      var seen = make("div", "side");
+      seen.id = "seen"; full.id = "full";
+      seen.appendChild(make("h3", "", "What the model saw"));
+      segment.shown.forEach(function (at) { seen.appendChild(make("pre", "", data.texts[at])); });
+      panel.appendChild(seen);
+      full.appendChild(make("h3", "", segment.form === "marker" ? "What it stands for" : "The full text"));
+    }
+    panel.appendChild(full);
     segment.entries.forEach(function (id) {
       var entry = data.entries[id];
-      if (!entry) { panel.appendChild(make("p", "facts", "entry " + id)); return; }
+      if (!entry) { full.appendChild(make("p", "facts", "entry " + id)); return; }
       var facts = [entry.kind, entry.tool, entry.tag, when(entry.at), number(new TextEncoder().encode(entry.content).length) + " bytes", id];
       if (entry.images) facts.push(entry.images + " image(s)");
-      panel.appendChild(make("p", "facts", facts.filter(Boolean).join(" · ")));
-      if (entry.reasoning) panel.appendChild(make("pre", "", entry.reasoning));
-      panel.appendChild(make("pre", "", entry.content || "(empty)"));
+      full.appendChild(make("p", "facts", facts.filter(Boolean).join(" · ")));
+      if (entry.reasoning) full.appendChild(make("pre", "", entry.reasoning));
+      full.appendChild(make("pre", "", entry.content || "(empty)"));
     });
     panel.hidden = false;
   }

@@ -63,8 +63,28 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Run every tool cal
 
 
 @app.callback()
-def _root() -> None:
+def _root(
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Show the library's log on standard error; -vv: all of it."
+        ),
+    ] = 0,
+) -> None:
     """LLM agents on local models, fully offline."""
+    if verbose:
+        show_log(verbose)
+
+
+def show_log(verbose: int) -> None:
+    """Send the library's records to standard error: this is the application, so it may add a handler."""
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("agentkit_fast")
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
 
 
 @app.command()
@@ -191,6 +211,29 @@ def chat(
         yes=yes,
     )
     raise typer.Exit(run_chat(options))
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", "-m", help="A GGUF file for the tokenizer row. Default: the embedded model."
+        ),
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Measure the headline comparisons on this machine, in under half a minute.
+
+    Peers (langchain-core, langgraph, llama-cpp-python) are measured where they are installed.
+
+    Examples:
+
+        agentkit-fast bench --json > bench.json
+    """
+    from agentkit_fast.cli.bench import run_bench
+
+    raise typer.Exit(run_bench(model=model, json_output=json_output))
 
 
 @app.command()

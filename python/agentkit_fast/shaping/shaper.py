@@ -20,7 +20,7 @@ from agentkit_fast.messages import ToolDef
 from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
 from agentkit_fast.shaping.history import count_of, encode_entries, schema_json, take_in
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
-from agentkit_fast.shaping.window import PlacedUnit, Window
+from agentkit_fast.shaping.window import PlacedUnit, Window, messages_of
 from agentkit_fast.tokens import CharsByFour
 
 __all__ = ["Shaper"]
@@ -141,8 +141,8 @@ class Shaper:
         if state is None:
             return ()
         return tuple(
-            PlacedUnit(kind=kind, form=form, tokens=tokens, entry_ids=tuple(ids))
-            for kind, form, tokens, ids in state.transcript.layout()
+            PlacedUnit(kind=kind, form=form, tokens=tokens, entry_ids=tuple(ids), shown=messages_of(shown))
+            for kind, form, tokens, ids, shown in state.transcript.layout()
         )
 
     def forget(self, session_id: str) -> None:

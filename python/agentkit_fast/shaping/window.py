@@ -10,8 +10,9 @@ import msgspec
 from agentkit_fast._core import WindowHandle
 from agentkit_fast.entries import CompactionInfo
 from agentkit_fast.messages import ContentPart, Message, ToolCall
+from agentkit_fast.notebook import HEAD_ROWS, TAIL_ROWS, details_html
 
-__all__ = ["PlacedUnit", "Window"]
+__all__ = ["PlacedUnit", "Window", "messages_of"]
 
 
 class _Url(msgspec.Struct):
@@ -71,6 +72,14 @@ def _message(raw: bytes) -> Message:
     )
 
 
+_list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def messages_of(raw: bytes) -> tuple[Message, ...]:
+    """The messages of a JSON array; of nothing, none."""
+    return tuple(_message(bytes(item)) for item in _list_decoder.decode(raw)) if raw else ()
+
+
 class _Messages(Sequence[Message]):
     """Decodes a message when it is asked for, and once."""
 
@@ -114,13 +123,21 @@ class PlacedUnit(msgspec.Struct, kw_only=True, frozen=True):
     """A unit of a window: what is shown, shortened or folded together.
 
     `kind`: `user`, `exchange`, `notice` or `marker`. `form`: `full`, `stub`, `bare` (a pointer alone), `marker`
-    or `out` (left out of the view). `tokens`: its share of the window.
+    or `out` (left out of the view). `tokens`: its share of the window. `shown`: the messages that stand for
+    the entries where it is shortened or a marker, else empty.
     """
 
     kind: str
     form: str
     tokens: int
     entry_ids: tuple[str, ...]
+    shown: tuple[Message, ...] = ()
+
+
+def _row(message: Message) -> tuple[str, str]:
+    calls = " ".join(f"→ {call.name} {call.arguments}" for call in message.tool_calls)
+    text = message.content or " ".join(part.text or f"[{part.type}]" for part in message.parts)
+    return message.role, f"{text} {calls}".strip()
 
 
 class Window:
@@ -175,6 +192,18 @@ class Window:
 
     def __getitem__(self, index: int) -> Message:
         return self.messages[index]
+
+    def _repr_html_(self) -> str:
+        facts = [f"{len(self):,} messages", f"{self.tokens:,} tokens", f"{self.new_tokens:,} new"]
+        facts += [f"{info.subsumed_count:,} entries folded" for info in self.compactions]
+        facts += filter(None, (self.break_reason, self.degraded))
+        first = min(len(self), HEAD_ROWS)
+        last = max(first, len(self) - TAIL_ROWS)
+        rows = [_row(message) for message in self.messages[:first]]
+        if last > first:
+            rows.append(("…", f"{last - first:,} messages between"))
+        rows += [_row(message) for message in self.messages[last:]]
+        return details_html(" · ".join(facts), rows)
 
     def to_json(self) -> bytes:
         """The `messages` array of a request, as JSON."""

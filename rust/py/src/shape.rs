@@ -305,13 +305,24 @@ impl Transcript {
         })
     }
 
-    fn layout(&self, py: Python<'_>) -> Vec<(&'static str, &'static str, usize, Vec<String>)> {
+    #[allow(clippy::type_complexity)] // a row for Python, which names its fields
+    fn layout<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> Vec<(
+        &'static str,
+        &'static str,
+        usize,
+        Vec<String>,
+        Bound<'py, PyBytes>,
+    )> {
         let placed = self.lock(py).layout();
         placed
             .into_iter()
             .map(|unit| {
                 let ids = unit.entry_ids.iter().map(|id| id.to_string()).collect();
-                (unit.kind, unit.form, unit.tokens, ids)
+                let shown = PyBytes::new(py, &unit.shown);
+                (unit.kind, unit.form, unit.tokens, ids, shown)
             })
             .collect()
     }

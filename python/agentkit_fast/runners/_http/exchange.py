@@ -7,6 +7,7 @@ that there is one copy of every rule.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -37,6 +38,8 @@ __all__ = [
     "ask",
     "stream_reply",
 ]
+
+_log = logging.getLogger("agentkit_fast.http")
 
 # More than any error message; what is longer is cut, so that a hostile body cannot fill the memory.
 MAX_ERROR_BODY = 1 << 20
@@ -150,6 +153,13 @@ class _Retries:
         )
         if event is None:
             raise self._given_up(kind, asked, now - self._since, error) from error
+        _log.info(
+            "asking again in %.1f s, request %d failed with status %d: %s",
+            event.delay_s,
+            event.attempt,
+            event.status,
+            event.reason,
+        )
         if context.on_retry is not None:
             context.on_retry(event)
         if context.tell_retries:

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::transcript::Transcript;
+use super::transcript::{Transcript, copy_form};
 use super::unit::{Level, UnitKind};
+use super::wire::Messages;
 
 /// A unit as it stands in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Placed {
     /// Its share of the window: 0 where it is left out.
     pub tokens: usize,
     pub entry_ids: Vec<Arc<str>>,
+    /// The messages that stand for it, as a JSON array; empty where they are those of its entries.
+    pub shown: Vec<u8>,
 }
 
 impl Transcript {
@@ -25,11 +28,21 @@ impl Transcript {
             .iter()
             .map(|unit| {
                 let form = unit.form_at(unit.level);
+                let changed = unit.kind == UnitKind::Marker;
                 let shortened = match unit.level {
                     Level::Full | Level::Out => false,
                     Level::Stub | Level::Bare => unit.stub.is_some() || unit.bare.is_some(),
                 };
+                let mut shown = Vec::new();
+                if (shortened || changed) && unit.level != Level::Out {
+                    let mut messages = Messages::default();
+                    copy_form(&mut messages, form, &self.log);
+                    // Every message has a comma behind it; the last one goes.
+                    messages.json.pop();
+                    shown = [b"[", messages.json.as_slice(), b"]"].concat();
+                }
                 Placed {
+                    shown,
                     kind: match unit.kind {
                         UnitKind::User => "user",
                         UnitKind::Exchange => "exchange",
