@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 import models
 import servers
+
+
+def _needs_xllamacpp() -> None:
+    # Looked for, not imported: two builds of llama.cpp in one process end it. The server has its own.
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("needs the package xllamacpp")
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +39,7 @@ def gemma_path() -> Path:
 @pytest.fixture(scope="session")
 def llama_url(smollm2_path: Path) -> Iterator[str]:
     """A real llama.cpp HTTP server with SmolLM2: two slots of 2,048 tokens, one thread."""
-    pytest.importorskip("xllamacpp")
+    _needs_xllamacpp()
     with servers.llama_server(smollm2_path) as url:
         yield url
 
@@ -40,6 +47,6 @@ def llama_url(smollm2_path: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def gemma_url(gemma_path: Path) -> Iterator[str]:
     """A real llama.cpp HTTP server with Gemma 3 270M: one slot of 2,048 tokens, one thread."""
-    pytest.importorskip("xllamacpp")
+    _needs_xllamacpp()
     with servers.llama_server(gemma_path, n_ctx=2048, slots=1) as url:
         yield url
