@@ -24,6 +24,7 @@ from agentkit_fast import (
     StreamChunk,
     ToolCall,
     ToolDef,
+    ToolLoopError,
     TurnResult,
 )
 from session_kit import (
@@ -328,6 +329,21 @@ def test_async_encode_tool_result(run: Any) -> None:
     made = session([call("{}", id="k"), "done"], encode_tool_result=shorter)
     run(made)
     assert ("tool_result", "short saw {}") in shown(made)
+
+
+@both
+def test_async_normalize_result(run: Any) -> None:
+    numbers = iter(range(99))
+
+    async def without_number(text: str) -> str:
+        return text.split()[1]
+
+    made = session(
+        [call("{}")] * 12, dispatch=lambda _: f"{next(numbers)} same", normalize_result=without_number
+    )
+    with pytest.raises(ToolLoopError) as raised:
+        run(made)
+    assert raised.value.result.rounds == 10
 
 
 @both

@@ -130,7 +130,7 @@ class Session:
         neutralize_user: bool = False,
         neutralize_style: str = "entity",
         tool_timeout_s: float | None = None,
-        normalize_result: Callable[[str], str] | None = None,
+        normalize_result: Callable[[str], Any] | None = None,
         repetition: dict[str, Any] | bool = True,
     ) -> None:
         if not isinstance(session_id, str):

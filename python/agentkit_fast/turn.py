@@ -100,7 +100,7 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_usage: Callable[[TokenUsage], Any] | None
     on_tool_calls: Callable[[list[ToolCall]], Any] | None
     encode_tool_result: Callable[[str], Any] | None
-    normalize_result: Callable[[str], str] | None
+    normalize_result: Callable[[str], Any] | None
     tracks_calls: bool
     """Whether the store keeps account of calls that have begun and have no result."""
     max_turns: int
@@ -684,7 +684,8 @@ class Turn:
     def _look_for_circles(self, calls: Sequence[ToolCall], raws: list[str]) -> Rules:
         plan = self.plan
         if plan.normalize_result is not None:
-            raws = [plan.normalize_result(raw) for raw in raws]
+            for at, raw in enumerate(raws):
+                raws[at] = result_text((yield Hook(plan.normalize_result, (raw,))))
         circle = self._loop_guard.push(calls, raws)
         if circle is None:
             return
