@@ -76,3 +76,12 @@ def test_page_shows_hostile_text_as_text() -> None:
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page)
     assert data
     assert json.loads(data[1])["entries"]["u"]["content"] == hostile
+
+
+def test_a_session_without_summaries_is_played_without_them() -> None:
+    history = [
+        Entry(id=f"e{n}", kind=("user", "assistant")[n % 2], content="words " * 40, created_at=n + 1)
+        for n in range(40)
+    ]
+    last = replay(history, ShapePolicy(budget_tokens=400, lod_above=200))[-1]
+    assert "there is no runner to summarize them" in last.degraded

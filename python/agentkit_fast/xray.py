@@ -103,7 +103,8 @@ def replay(
         key=lambda entry: (entry.created_at, entry.id),
     )
     store = MemoryStore()
-    shaper = Shaper(store, _RecordedSummaries(markers), policy, counter=counter)
+    # Without a marker in the store nothing was summarized: what did not fit was left out.
+    shaper = Shaper(store, _RecordedSummaries(markers) if markers else None, policy, counter=counter)
     rounds: list[Round] = []
     fed = 0
     for number, start in enumerate(_rounds(entries), 1):
