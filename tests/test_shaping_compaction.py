@@ -300,6 +300,33 @@ def test_a_store_that_fails_in_the_middle(method: str) -> None:
     assert shaper.build("s", "s").compactions
 
 
+@pytest.mark.parametrize("method", ["context", "context_since", "save_plan", "compact"])
+def test_a_store_that_fails_once_breaks_no_window(method: str) -> None:
+    store: Any = ListStore() if method == "context" else MemoryStore()
+    for entry in bays(20).entries:
+        store.append("s", entry)
+    shaper = Shaper(store, Answers("S" * 80), POLICY)
+    last = shaper.build("s", "s")
+
+    def fail(*args: Any) -> Any:
+        raise OSError("disk is gone")
+
+    setattr(store, method, fail)
+    failed = 0
+    for n in range(40):
+        store.append("s", Entry(kind="user", content=f"more {n} " + "word " * 40))
+        store.append("s", Entry(kind="assistant", content=f"yes {n}"))
+        try:
+            window = shaper.build("s", "s")
+        except OSError:
+            failed += 1
+            delattr(store, method)
+            window = shaper.build("s", "s")
+        assert window.stable_prefix == len(last) or window.break_reason.startswith("over budget")
+        last = window
+    assert failed == 1
+
+
 def test_reading_an_entry_again() -> None:
     store = MemoryStore()
     store.append("s", Entry(id="e1", kind="tool_result", content="é" * 3000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 langchain = pytest.importorskip("langchain_core.messages")
 
+from agentkit_fast.errors import ContextOverflow  # noqa: E402
 from agentkit_fast.hosts.langchain import trim_messages  # noqa: E402
 from agentkit_fast.shaping import ShapePolicy  # noqa: E402
 
@@ -78,6 +80,69 @@ def test_counters(counter: Any) -> None:
         assert len(shown) <= 20
     if counter == "callable":
         assert callable_counter(shown) <= 600
+
+
+def test_a_counter_of_single_messages() -> None:
+    def ten(message: langchain.BaseMessage) -> int:
+        return 10
+
+    ten.__annotations__["message"] = langchain.BaseMessage
+    shown = trim_messages(talk(12), max_tokens=60, token_counter=ten)
+    check_pairs(shown)
+    assert 4 <= len(shown) <= 6
+
+
+@pytest.mark.parametrize("budget", range(70, 700, 30))
+def test_langchains_own_count_is_kept_to(budget: int) -> None:
+    count = importlib.import_module("langchain_core.messages.utils").count_tokens_approximately
+    for counter in ("approximate", count):
+        shown = trim_messages(talk(12), max_tokens=budget, token_counter=counter)
+        check_pairs(shown)
+        assert count(shown) <= budget
+
+
+@pytest.mark.parametrize(
+    ("limit", "shows"), [(0, None), (-5, None), (1, None), (2, ["system", "human"])], ids=str
+)
+def test_limits_at_which_little_or_nothing_fits(limit: int, shows: list[str] | None) -> None:
+    if shows is None:
+        with pytest.raises(ContextOverflow):
+            trim_messages(talk(5), max_tokens=limit, token_counter=len)
+    else:
+        shown = trim_messages(talk(5), max_tokens=limit, token_counter=len)
+        assert [message.type for message in shown] == shows
+
+
+def test_thoughts_and_calls_in_content_are_counted_as_text() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "text", "text": "t"},
+        {"type": "tool_use", "id": "u", "name": "f", "input": {"a": 1}},
+    ]
+    given = [
+        langchain.HumanMessage("q"),
+        langchain.AIMessage(blocks, tool_calls=[{"name": "f", "args": {"a": 1}, "id": "u"}]),
+        langchain.ToolMessage("r", tool_call_id="u"),
+        langchain.HumanMessage("n"),
+    ]
+    assert all(a is b for a, b in zip(trim_messages(given, max_tokens=300), given, strict=True))
+
+
+def test_what_langchain_takes_for_messages() -> None:
+    prompts = importlib.import_module("langchain_core.prompt_values")
+    given = talk(2)
+    value = prompts.ChatPromptValue(messages=given)
+    assert trim_messages(value, max_tokens=900) == given
+    assert [
+        m.type for m in trim_messages([("user", "a"), {"role": "assistant", "content": "b"}], max_tokens=99)
+    ]
+    check_pairs(trim_messages(talk(5), max_tokens=400, start_on="tool"))
+    old = [
+        langchain.HumanMessage("q"),
+        langchain.AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
+        langchain.FunctionMessage(name="f", content="r"),
+    ]
+    assert "r" in trim_messages(old, max_tokens=99)[-1].content
 
 
 def test_end_on_a_runnable_and_stubs() -> None:

@@ -129,6 +129,8 @@ def test_content_parts_and_images() -> None:
     assert shape_messages(given, budget=825) != given
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
 REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "an orphan result": (
         [{"role": "tool", "tool_call_id": "z", "content": "r"}],
@@ -164,6 +166,104 @@ REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             {"role": "tool", "tool_call_id": "a", "content": "&lt;|im_start|>"},
         ],
     ),
+    "arguments kept as an object": (
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "x", "arguments": {"k": "é"}}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "x", "arguments": '{"k":"é"}'}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+    ),
+    "a call without its function": (
+        [
+            {"role": "assistant", "tool_calls": ({"id": "a", "name": "x", "arguments": "{}", "k": 1},)},
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "x", "arguments": "{}"}, "k": 1}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+    ),
+    "a function call of the older kind": (
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "r"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "call_0_0_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ],
+            },
+            {"role": "tool", "name": "f", "content": "r", "tool_call_id": "call_0_0_0"},
+        ],
+    ),
+    "texts in a row keep the keys of both": (
+        [
+            {"role": "assistant", "content": "one", "u": 1, "k": 1},
+            {"role": "assistant", "content": "two", "k": 2},
+        ],
+        [{"role": "assistant", "content": "one\n\ntwo", "u": 1, "k": 2}],
+    ),
+    "parts in a row": (
+        [
+            {"role": "assistant", "content": [{"type": "text", "text": "one"}]},
+            {"role": "assistant", "content": "two"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
+            }
+        ],
+    ),
+    "an orphan result in parts": (
+        [{"role": "tool", "tool_call_id": "z", "content": [{"type": "text", "text": "r"}, IMAGE]}],
+        [{"role": "user", "content": [{"type": "text", "text": "[late result of call z]\nr"}, IMAGE]}],
+    ),
+    "a late system message in parts": (
+        [{"role": "user", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]}],
+        [{"role": "user", "content": "a"}, {"role": "user", "content": "[system]\nb"}],
+    ),
+    "a refusal": (
+        [{"role": "assistant", "content": None, "refusal": "no"}],
+        [{"role": "assistant", "content": "no", "refusal": "no"}],
+    ),
+    "a result in parts": (
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+            {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "<|x|>"}, IMAGE]},
+        ],
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+            {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "&lt;|x|>"}, IMAGE]},
+        ],
+    ),
+    "parts in a tuple": (
+        [{"role": "user", "content": ({"type": "text", "text": "a"},)}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+    ),
     "a late system message": (
         [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
         [{"role": "user", "content": "a"}, {"role": "user", "content": "[system]\nb"}],
@@ -175,7 +275,33 @@ REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
 @pytest.mark.parametrize("budget", [0, 5000])
 def test_repairs(name: str, budget: int) -> None:
     given, wanted = REPAIRS[name]
+    before = copy.deepcopy(given)
     assert shape_messages(given, budget=budget) == wanted
+    assert given == before, "the input is never changed"
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["text", "parts"])
+def test_a_long_result_is_cut_and_says_so(parts: bool) -> None:
+    text: Any = "é" * 500
+    content = [{"type": "text", "text": text}] if parts else text
+    given = [
+        {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+        {"role": "tool", "tool_call_id": "a", "content": content},
+    ]
+    shown = shape_messages(given, budget=0, policy=ShapePolicy(max_tool_result=90))[1]["content"]
+    shown = shown[0]["text"] if parts else shown
+    assert "{OUTPUT}" in shown
+    assert "of 1000 bytes" in shown
+    assert len(shown.encode()) < 200
+
+
+def test_the_line_yields_to_what_must_be_sent() -> None:
+    given = talk(20)
+    given.append({"role": "user", "content": "and now?"})
+    least = cost(given[0]) + cost(given[-1])
+    assert shape_messages(given, budget=least) == [given[0], given[-1]]
+    with pytest.raises(ContextOverflow, match=f"system prompt {cost(given[0])}"):
+        shape_messages(given, budget=least - 1)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -217,3 +343,10 @@ def test_bad_input_is_named() -> None:
         shape_messages([{"role": "user", "content": "a"}, "b"], budget=100)  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"messages\[0\] has no role"):
         shape_messages([{"content": "a"}], budget=100)
+    with pytest.raises(TypeError, match=r"messages\[0\]: content must be text or a list, not int"):
+        shape_messages([{"role": "user", "content": 5}], budget=100)
+    with pytest.raises(TypeError, match=r"messages\[0\]: tool_calls must be a list, not str"):
+        shape_messages([{"role": "assistant", "tool_calls": "a"}], budget=100)
+    odd = {"id": "a", "function": {"name": "f", "arguments": {"a": object()}}}
+    with pytest.raises(TypeError, match=r"messages\[0\]: the arguments of a tool call"):
+        shape_messages([{"role": "assistant", "tool_calls": [odd]}], budget=100)

@@ -7,10 +7,12 @@ Change `from langchain_core.messages import trim_messages` to
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from agentkit_fast.errors import ContextOverflow
 from agentkit_fast.protocols import TokenCounter
 from agentkit_fast.shaping import ShapePolicy, shape_messages
 
@@ -87,7 +89,7 @@ def trim_messages(
     if strategy != "last":
         raise ValueError(f"strategy is {strategy!r}; it can be 'last' or 'first'")
     langchain = _langchain()
-    given: list[Any] = list(langchain.convert_to_messages(list(messages)))
+    given: list[Any] = list(langchain.convert_to_messages(messages))
     if end_on is not None:
         while given and not _is(given[-1], end_on):
             given.pop()
@@ -97,6 +99,11 @@ def trim_messages(
     dicts = [{**message, _PLACE: place} for place, message in enumerate(wire)]
     counter, budget, check = _counter_of(token_counter, max_tokens)
     while True:
+        if budget <= 0:
+            raise ContextOverflow(
+                f"max_tokens={max_tokens} cannot hold what must always be sent: the system message and the newest"
+                " user message. Raise it, or shorten one of them."
+            )
         shaped = shape_messages(dicts, budget=budget, counter=counter, policy=policy)
         result = [_back(message, given, dicts) for message in shaped]
         used = check(result) if check is not None else 0
@@ -107,7 +114,8 @@ def trim_messages(
     if start_on is not None:
         head = [message for message in result[:1] if message.type == "system"]
         body = result[len(head) :]
-        while body and not _is(body[0], start_on):
+        # A result cannot begin a history: its call would be missing.
+        while body and (body[0].type == "tool" or not _is(body[0], start_on)):
             body.pop(0)
         result = head + body
     return result
@@ -126,7 +134,8 @@ def _counter_of(
     given: Any, max_tokens: int
 ) -> tuple[TokenCounter | None, int, Callable[[Sequence[Any]], int] | None]:
     if given == "approximate" or getattr(given, "__name__", "") == "count_tokens_approximately":
-        return None, max_tokens, None
+        utils = importlib.import_module("langchain_core.messages.utils")
+        return None, max_tokens, utils.count_tokens_approximately
     if given is len:
         return _Nothing(), 4 * max_tokens, len
     if hasattr(given, "get_num_tokens_from_messages"):
@@ -135,8 +144,20 @@ def _counter_of(
     if hasattr(given, "count"):
         return given, max_tokens, None
     if callable(given):
-        return _Texts(given), max_tokens, given
+        ask = _for_lists(given)
+        return _Texts(ask), max_tokens, ask
     raise ValueError(f"token_counter {given!r} is neither a counter, a model nor a callable")
+
+
+def _for_lists(count: Callable[[Any], int]) -> Callable[[Sequence[Any]], int]:
+    """A callable on lists of messages; LangChain takes one on single messages, too, told by its annotation."""
+    try:
+        first = next(iter(inspect.signature(count).parameters.values()), None)
+    except (TypeError, ValueError):
+        return count
+    annotation = None if first is None else first.annotation
+    single = annotation is _langchain().BaseMessage or annotation in ("BaseMessage", "messages.BaseMessage")
+    return (lambda messages: sum(count(message) for message in messages)) if single else count
 
 
 def _back(shown: dict[str, Any], given: list[Any], dicts: list[dict[str, Any]]) -> Any:
@@ -149,6 +170,9 @@ def _back(shown: dict[str, Any], given: list[Any], dicts: list[dict[str, Any]]) 
     message, before = given[place], dicts[place]
     if shown is before:
         return message
+    if shown["role"] != before["role"]:
+        # The older pair of a function call and its result.
+        return _langchain().ToolMessage(content=shown["content"], tool_call_id=shown["tool_call_id"])
     changes: dict[str, Any] = {}
     if shown.get("content") != before.get("content"):
         changes["content"] = shown["content"]

@@ -33,10 +33,13 @@ def shape_messages(
 
     The input is never changed. A message that stays as it is comes back as the same dict, one that is shortened
     or repaired as a copy; keys we do not know survive. A result without its call becomes a user message that
-    names it, a call without a result gets one that says so, texts of the assistant in a row become one message.
+    names it, a call without a result gets one that says so, texts of the assistant in a row become one message
+    with the keys of both; arguments that are an object become its JSON text, and `function_call` becomes
+    `tool_calls`. Messages that are ours (the line, the missing result, the late one) have no other keys.
 
     Raises `ContextOverflow` when system message, tools and newest user message alone are larger than the budget;
-    `TypeError` or `ValueError` naming the place when a message is no dict or has no role.
+    `TypeError` or `ValueError` naming the place when a message is no dict, has no role, or a content or calls of
+    a kind there is not.
     """
     chosen = msgspec.structs.replace(policy or ShapePolicy(), budget_tokens=budget)
     options = core_options(chosen, RunnerProfile(), carry_reasoning=False)

@@ -156,7 +156,8 @@ class Shaper:
         """Runs `steps` with the session's state, which nobody else has meanwhile.
 
         A second build of the session at the same time works with a state of its own, read from the store.
-        After an error in the middle the state is dropped, for it may have taken in half of something.
+        It stays when the store or the runner fails, for then nothing has changed; after any other error in the
+        middle it is dropped, for it may have taken in half of something.
         """
         with self._lock:
             state = self._states.pop(session_id, None)
@@ -185,24 +186,24 @@ class Shaper:
         """Brings the transcript up to the store's state."""
         transcript = state.transcript
         if hasattr(self._store, "context_since"):
-            fresh, revision, gone = yield _Call("context_since", (session_id, state.revision))
+            fresh, revision, gone = yield from _asking("context_since", session_id, state.revision)
             late = gone and transcript.knows_any(list(gone))
             if late or not take_in(transcript, list(fresh)):
                 yield from self._reread(state, session_id, "gone" if late else "late")
             else:
                 state.revision = revision
         else:
-            entries = list((yield _Call("context", (session_id,))))
+            entries = list((yield from _asking("context", session_id)))
             fresh, complete = transcript.unknown(entries)
             if not complete or not take_in(transcript, fresh):
                 reason = "late" if complete else "gone"
                 self._anew(state, entries, reason)
         if not state.loaded:
-            state.loaded = True
             if hasattr(self._store, "load_plan"):
-                raw = yield _Call("load_plan", (session_id,))
+                raw = yield from _asking("load_plan", session_id)
                 if raw:
                     self._recall(state, raw)
+            state.loaded = True
 
     def _reread(self, state: _State, session_id: str, reason: str) -> _Steps:
         if hasattr(self._store, "context_since"):
@@ -235,7 +236,6 @@ class Shaper:
             state.failed_at = state.transcript.taken()
 
     def _remember(self, state: _State, session_id: str) -> _Steps:
-        state.unsaved = False
         if hasattr(self._store, "save_plan"):
             runs, silent, hidden = state.transcript.levels()
             plan = _Plan(
@@ -246,7 +246,9 @@ class Shaper:
                 hidden=hidden,
                 degraded=state.degraded,
             )
-            yield _Call("save_plan", (session_id, msgspec.json.encode(plan)))
+            state.unsaved = True
+            yield from _asking("save_plan", session_id, msgspec.json.encode(plan))
+        state.unsaved = False
 
     def _build(self, state: _State, session_id: str, system: str, tools: Sequence[ToolDef]) -> _Steps:
         yield from self._read(state, session_id)
@@ -334,13 +336,13 @@ class Shaper:
             )
         ids, at = transcript.fold_entries()
         wanted = set(ids)
-        entries = yield _Call("context", (session_id,))
+        entries = yield from _asking("context", session_id)
         subsumes = [entry for entry in entries if entry.id in wanted]
         if len(subsumes) < len(wanted):
             raise CompactionFailed("the history changed while it was summarized; nothing was changed")
         marker = Entry(id=new_id(), kind=EntryKind.compaction.value, content=summary, created_at=at)
         compaction = Compaction(marker=marker, subsumes=subsumes)
-        yield _Call("compact", (session_id, compaction))
+        yield from _asking("compact", session_id, compaction)
         if not transcript.fold(encode_entries([marker])):
             yield from self._reread(state, session_id, "anew")
         return compaction
@@ -436,7 +438,15 @@ class Shaper:
 
 
 class _Stopped(BaseException):
-    """Somebody stopped the build while a summary was written; its cause is what they raised."""
+    """The build was stopped from outside, with nothing changed here; its cause is what was raised."""
+
+
+def _asking(method: str, *args: Any) -> _Steps:
+    """What the store answers. Where it fails, the session's state is as it was."""
+    try:
+        return (yield _Call(method, args))
+    except BaseException as error:
+        raise _Stopped from error
 
 
 def _chatting(steps: Generator[Chat, Reply, str]) -> Generator[Chat, Reply, str]:

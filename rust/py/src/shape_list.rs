@@ -1,15 +1,18 @@
 //! A plain list of OpenAI-format dicts, shaped. The dicts that stay as they are come back as the same objects.
 
 use agentkit_core::shape::list::replay;
+use agentkit_core::shape::options::Options;
 use agentkit_core::shape::plan::{Cost, Room};
 use agentkit_core::shape::seams;
-use agentkit_core::shape::unit::{EMPTY_RESULT, EMPTY_USER, Level, NO_RESULT, line_text};
+use agentkit_core::shape::unit::{
+    EMPTY_RESULT, EMPTY_USER, Level, NO_RESULT, line_text, shown_result,
+};
 use agentkit_core::shape::wire::{PER_CALL, PER_MESSAGE};
 use agentkit_core::tokens::chars_by_four;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use std::collections::HashSet;
 
 use crate::shape::ContextOverflow;
@@ -43,6 +46,12 @@ struct Unit<'py> {
     large: bool,
 }
 
+/// A piece of a message's content.
+enum Piece<'py> {
+    Text(String),
+    Other(Bound<'py, PyAny>),
+}
+
 struct Walk<'py> {
     py: Python<'py>,
     count: Count<'py>,
@@ -51,8 +60,7 @@ struct Walk<'py> {
     large_above: usize,
     /// The message being read holds one.
     large: bool,
-    verbatim: bool,
-    max_tool_result: usize,
+    options: Options,
     roles: [usize; 3],
     used: HashSet<String>,
     units: Vec<Unit<'py>>,
@@ -69,6 +77,24 @@ fn string<'py>(
     Ok(dict
         .get_item(key)?
         .and_then(|value| value.cast_into::<PyString>().ok()))
+}
+
+/// JSON text of arguments that came as an object.
+fn json_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let py = value.py();
+    let options = PyDict::new(py);
+    options.set_item("ensure_ascii", false)?;
+    options.set_item("separators", (",", ":"))?;
+    let text = py
+        .import("json")?
+        .call_method("dumps", (value,), Some(&options))?;
+    Ok(text.extract::<TextArg<'_, '_>>()?.as_str().to_owned())
+}
+
+fn named(at: usize, error: PyErr) -> PyErr {
+    PyTypeError::new_err(format!(
+        "messages[{at}]: the arguments of a tool call cannot be written as JSON: {error}"
+    ))
 }
 
 impl<'py> Walk<'py> {
@@ -112,14 +138,67 @@ impl<'py> Walk<'py> {
         for part in parts.iter() {
             let text = match part.cast::<PyDict>() {
                 Ok(part) => string(part, intern!(self.py, "text"))?,
-                Err(_) => part.cast_into::<PyString>().ok(),
+                Err(_) => part.cast::<PyString>().ok().cloned(),
             };
             tokens += match text {
                 Some(text) => self
                     .count
                     .text(text.extract::<TextArg<'_, '_>>()?.as_str())?,
-                None => self.image_tokens,
+                None => self.part_tokens(&part)?,
             };
+        }
+        Ok(tokens)
+    }
+
+    /// A part without text of its own: thoughts, calls and results of other formats by their texts,
+    /// everything else as an image.
+    fn part_tokens(&self, part: &Bound<'py, PyAny>) -> PyResult<usize> {
+        let Ok(dict) = part.cast::<PyDict>() else {
+            return Ok(self.image_tokens);
+        };
+        let kind = string(dict, intern!(self.py, "type"))?;
+        let kind = match &kind {
+            Some(kind) => kind.to_cow()?,
+            None => "".into(),
+        };
+        let texts = [
+            "thinking",
+            "reasoning",
+            "tool_use",
+            "tool_result",
+            "refusal",
+        ];
+        if !texts.iter().any(|known| kind.contains(known)) {
+            return Ok(self.image_tokens);
+        }
+        self.inner_tokens(part, 0)
+    }
+
+    /// All texts in a value; an image in it is one.
+    fn inner_tokens(&self, value: &Bound<'py, PyAny>, depth: usize) -> PyResult<usize> {
+        if depth > 32 {
+            return Ok(0);
+        }
+        if let Ok(text) = value.cast::<PyString>() {
+            return self.count.text(text.extract::<TextArg<'_, '_>>()?.as_str());
+        }
+        let mut tokens = 0;
+        if let Ok(dict) = value.cast::<PyDict>() {
+            if let Some(kind) = string(dict, intern!(self.py, "type"))?
+                && kind.to_cow()?.contains("image")
+            {
+                return Ok(self.image_tokens);
+            }
+            for (key, value) in dict.iter() {
+                tokens += self.inner_tokens(&key, depth + 1)?;
+                tokens += self.inner_tokens(&value, depth + 1)?;
+            }
+        } else if let Ok(list) = value.cast::<PyList>() {
+            for value in list.iter() {
+                tokens += self.inner_tokens(&value, depth + 1)?;
+            }
+        } else if !value.is_none() {
+            tokens += 1;
         }
         Ok(tokens)
     }
@@ -198,24 +277,154 @@ impl<'py> Walk<'py> {
         Ok(())
     }
 
-    /// A message of a role that cannot stand where it does.
-    fn context(&mut self, at: usize, head: &str, text: &str) -> PyResult<()> {
-        let text = format!("{head}\n{text}");
-        let text = if self.verbatim {
-            text.into()
-        } else {
-            seams::neutralize(&text)
+    /// A message of a role that cannot stand where it does, as context that begins with `head`.
+    fn context(&mut self, at: usize, head: &str, message: &Bound<'py, PyDict>) -> PyResult<()> {
+        let safe = |text: &str| -> String {
+            if self.options.verbatim {
+                text.to_owned()
+            } else {
+                seams::neutralize(text).into_owned()
+            }
         };
-        let tokens = self.count.text(&text)? + self.role_cost(0);
-        let dict = self.made("user", &text)?;
+        let dict = self.made("user", "")?;
+        let mut text = head.to_owned();
+        let mut pictures = Vec::new();
+        for part in self.parts(message)? {
+            match part {
+                Piece::Text(more) => {
+                    text.push('\n');
+                    text.push_str(&more);
+                }
+                Piece::Other(part) => pictures.push(part),
+            }
+        }
+        let text = safe(&text);
+        if pictures.is_empty() {
+            dict.set_item(intern!(self.py, "content"), text)?;
+        } else {
+            let list = PyList::empty(self.py);
+            list.append(self.text_part(&text)?)?;
+            for part in pictures {
+                list.append(part)?;
+            }
+            dict.set_item(intern!(self.py, "content"), list)?;
+        }
+        let tokens = self.content_tokens(&dict)? + self.role_cost(0);
         self.push(at, (dict, tokens), Cost::default());
         Ok(())
+    }
+
+    fn text_part(&self, text: &str) -> PyResult<Bound<'py, PyDict>> {
+        let part = PyDict::new(self.py);
+        part.set_item(intern!(self.py, "type"), intern!(self.py, "text"))?;
+        part.set_item(intern!(self.py, "text"), text)?;
+        Ok(part)
+    }
+
+    /// The content piece by piece, whichever of its two forms it has.
+    fn parts(&self, message: &Bound<'py, PyDict>) -> PyResult<Vec<Piece<'py>>> {
+        let Some(content) = message.get_item(intern!(self.py, "content"))? else {
+            return Ok(Vec::new());
+        };
+        let text = |text: &Bound<'py, PyString>| -> PyResult<Piece<'py>> {
+            Ok(Piece::Text(
+                text.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
+            ))
+        };
+        if let Ok(whole) = content.cast::<PyString>() {
+            return Ok(vec![text(whole)?]);
+        }
+        let Ok(parts) = content.cast::<PyList>() else {
+            return Ok(Vec::new());
+        };
+        parts
+            .iter()
+            .map(|part| {
+                let inner = match part.cast::<PyDict>() {
+                    Ok(dict) => string(dict, intern!(self.py, "text"))?,
+                    Err(_) => part.cast::<PyString>().ok().cloned(),
+                };
+                match inner {
+                    Some(inner) => text(&inner),
+                    None => Ok(Piece::Other(part)),
+                }
+            })
+            .collect()
+    }
+
+    /// The message with its lists as lists, its content of a kind there is, and calls where they belong;
+    /// itself where it is so already.
+    fn regular(
+        &self,
+        at: usize,
+        message: Bound<'py, PyDict>,
+        role: &str,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = self.py;
+        let mut fresh: Option<Bound<'py, PyDict>> = None;
+        let mut set = |key: &Bound<'py, PyString>, value: Bound<'py, PyAny>| -> PyResult<()> {
+            let copy = match &fresh {
+                Some(copy) => copy.clone(),
+                None => message.copy()?,
+            };
+            copy.set_item(key, value)?;
+            fresh = Some(copy);
+            Ok(())
+        };
+        let (content_key, calls_key) = (intern!(py, "content"), intern!(py, "tool_calls"));
+        for key in [content_key, calls_key] {
+            let Some(value) = message.get_item(key)? else {
+                continue;
+            };
+            let text = key.is(content_key) && value.is_instance_of::<PyString>();
+            if value.is_none() || text || value.is_instance_of::<PyList>() {
+                continue;
+            }
+            let Ok(tuple) = value.cast::<PyTuple>() else {
+                return Err(PyTypeError::new_err(format!(
+                    "messages[{at}]: {key} must be {}a list, not {}",
+                    if key.is(content_key) { "text or " } else { "" },
+                    value.get_type().name()?
+                )));
+            };
+            set(key, tuple.to_list().into_any())?;
+        }
+        match role {
+            // The older way to write a call and its result.
+            "assistant" => {
+                let call = message.get_item(intern!(py, "function_call"))?;
+                let calls = message.get_item(calls_key)?;
+                let none = calls.is_none_or(|calls| calls.len().unwrap_or(0) == 0);
+                if let Some(function) = call.and_then(|call| call.cast_into::<PyDict>().ok())
+                    && none
+                {
+                    let call = PyDict::new(py);
+                    call.set_item(intern!(py, "id"), "")?;
+                    call.set_item(intern!(py, "type"), intern!(py, "function"))?;
+                    call.set_item(intern!(py, "function"), function)?;
+                    set(calls_key, PyList::new(py, [call])?.into_any())?;
+                    if let Some(copy) = &fresh {
+                        copy.del_item(intern!(py, "function_call"))?;
+                    }
+                } else if let Some(refusal) = string(&message, intern!(py, "refusal"))?
+                    && none
+                    && message
+                        .get_item(content_key)?
+                        .is_none_or(|content| content.is_none())
+                {
+                    set(content_key, refusal.into_any())?;
+                }
+            }
+            "function" => set(intern!(py, "role"), intern!(py, "tool").clone().into_any())?,
+            _ => {}
+        }
+        Ok(fresh.unwrap_or(message))
     }
 
     fn assistant(&mut self, at: usize, mut message: Bound<'py, PyDict>) -> PyResult<()> {
         self.close()?;
         let py = self.py;
-        let (text, mut tokens, empty) = self.content(&message)?;
+        let (_, mut tokens, empty) = self.content(&message)?;
         let calls = message
             .get_item(intern!(py, "tool_calls"))?
             .and_then(|calls| calls.cast_into::<PyList>().ok())
@@ -230,20 +439,7 @@ impl<'py> Walk<'py> {
             && let Some((older, _)) = last.shown.last()
         {
             let older = older.clone();
-            let (old_text, _, _) = self.content(&older)?;
-            let texts = [old_text, text.clone()];
-            let both: PyResult<Vec<String>> = texts
-                .into_iter()
-                .flatten()
-                .map(|text| Ok(text.extract::<TextArg<'_, '_>>()?.as_str().to_owned()))
-                .collect();
-            let joined = both?
-                .into_iter()
-                .filter(|text| !text.trim().is_empty())
-                .collect::<Vec<_>>()
-                .join("\n\n");
-            tokens = self.count.text(&joined)?;
-            message = self.with_content(&message, &joined)?;
+            (message, tokens) = self.joined(&older, &message)?;
             self.units.pop();
         }
         let mut cost = Cost {
@@ -264,6 +460,57 @@ impl<'py> Walk<'py> {
         }
         self.push(at, (message, tokens), cost);
         Ok(())
+    }
+
+    /// Two messages of the assistant as one, with the keys of both, and the cost of its content.
+    fn joined(
+        &self,
+        older: &Bound<'py, PyDict>,
+        newer: &Bound<'py, PyDict>,
+    ) -> PyResult<Shown<'py>> {
+        let py = self.py;
+        let both = older.copy()?;
+        both.update(newer.as_mapping())?;
+        let content = intern!(py, "content");
+        let plain = |message: &Bound<'py, PyDict>| -> PyResult<bool> {
+            let content = message.get_item(content)?;
+            Ok(content
+                .is_none_or(|content| content.is_none() || content.is_instance_of::<PyString>()))
+        };
+        if plain(older)? && plain(newer)? {
+            let mut texts = Vec::new();
+            for message in [older, newer] {
+                for part in self.parts(message)? {
+                    if let Piece::Text(text) = part
+                        && !text.trim().is_empty()
+                    {
+                        texts.push(text);
+                    }
+                }
+            }
+            both.set_item(content, texts.join("\n\n"))?;
+        } else {
+            let list = PyList::empty(py);
+            for message in [older, newer] {
+                match message.get_item(content)? {
+                    Some(value) if value.is_instance_of::<PyList>() => {
+                        for part in value.try_iter()? {
+                            list.append(part?)?;
+                        }
+                    }
+                    Some(value) if value.is_instance_of::<PyString>() => {
+                        let text = value.extract::<TextArg<'_, '_>>()?;
+                        if !text.as_str().trim().is_empty() {
+                            list.append(self.text_part(text.as_str())?)?;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            both.set_item(content, list)?;
+        }
+        let tokens = self.content_tokens(&both)?;
+        Ok((both, tokens))
     }
 
     /// The calls' cost, and new ones where any had to be repaired.
@@ -290,26 +537,52 @@ impl<'py> Walk<'py> {
                 id = format!("call_{at}_{index}_{salt}");
                 salt += 1;
             }
-            let function = call
+            let (function, flat) = match call
                 .get_item(intern!(py, "function"))?
                 .and_then(|function| function.cast_into::<PyDict>().ok())
-                .unwrap_or_else(|| call.clone());
+            {
+                Some(function) => (function, false),
+                None => {
+                    let function = PyDict::new(py);
+                    for key in [intern!(py, "name"), intern!(py, "arguments")] {
+                        if let Some(value) = call.get_item(key)? {
+                            function.set_item(key, value)?;
+                        }
+                    }
+                    (function, true)
+                }
+            };
             if let Some(name) = string(&function, intern!(py, "name"))? {
                 tokens += self
                     .count
                     .text(name.extract::<TextArg<'_, '_>>()?.as_str())?;
             }
-            let raw = string(&function, intern!(py, "arguments"))?;
-            let raw = match &raw {
-                Some(raw) => raw.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-                None => String::new(),
+            let given = function.get_item(intern!(py, "arguments"))?;
+            let (raw, bare) = match given {
+                Some(given) if given.is_instance_of::<PyString>() => (
+                    given.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
+                    false,
+                ),
+                // Some hosts keep the object itself.
+                Some(given) if !given.is_none() => {
+                    (json_text(&given).map_err(|error| named(at, error))?, true)
+                }
+                _ => (String::new(), true),
             };
             let arguments = seams::arguments(&raw);
             tokens += self.count.text(&arguments)? + PER_CALL;
             self.large |= arguments.len() > self.large_above;
-            if id != stored || arguments != raw {
+            if id != stored || arguments != raw || bare || flat {
                 let fresh_call = call.copy()?;
                 fresh_call.set_item(intern!(py, "id"), &id)?;
+                if flat {
+                    for key in [intern!(py, "name"), intern!(py, "arguments")] {
+                        if fresh_call.contains(key)? {
+                            fresh_call.del_item(key)?;
+                        }
+                    }
+                    fresh_call.set_item(intern!(py, "type"), intern!(py, "function"))?;
+                }
                 let fresh_function = function.copy()?;
                 fresh_function.set_item(intern!(py, "arguments"), &*arguments)?;
                 fresh_call.set_item(intern!(py, "function"), fresh_function)?;
@@ -338,31 +611,28 @@ impl<'py> Walk<'py> {
             .iter()
             .position(|(stored, _)| *stored == call_id || call_id.is_empty());
         let Some(place) = place else {
-            let text = match &text {
-                Some(text) => text.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-                None => String::new(),
+            let head = if call_id.is_empty() {
+                "[late result of an unknown call]".to_owned()
+            } else {
+                format!("[late result of call {call_id}]")
             };
-            let head = format!("[late result of call {call_id}]");
-            return self.context(at, &head, &text);
+            return self.context(at, &head, &message);
         };
         let (stored, id) = self.open.remove(place);
-        if let Some(text) = &text {
-            let arg: TextArg<'_, '_> = text.extract()?;
-            let whole = arg.as_str();
-            let cut = seams::truncate_middle(whole, self.max_tool_result, "");
-            let safe = if self.verbatim {
-                cut.clone()
-            } else {
-                seams::neutralize(&cut)
-            };
-            if empty || *safe != *whole {
-                let shown = if empty { EMPTY_RESULT } else { &safe };
-                tokens = self.count.text(shown)?;
-                message = self.with_content(&message, shown)?;
-            }
-        } else if empty {
+        if empty {
             tokens = self.count.text(EMPTY_RESULT)?;
             message = self.with_content(&message, EMPTY_RESULT)?;
+        } else if let Some(text) = &text {
+            let arg: TextArg<'_, '_> = text.extract()?;
+            let shown = shown_result(&self.options, arg.as_str());
+            if *shown != *arg.as_str() {
+                tokens = self.count.text(&shown)?;
+                message = self.with_content(&message, &shown)?;
+            }
+        } else if let Some(parts) = self.shown_parts(&message)? {
+            message = message.copy()?;
+            message.set_item(intern!(py, "content"), parts)?;
+            tokens = self.content_tokens(&message)?;
         }
         if id != stored || call_id != id {
             message = message.copy()?;
@@ -375,6 +645,42 @@ impl<'py> Walk<'py> {
             unit.large |= std::mem::take(&mut self.large);
         }
         Ok(())
+    }
+
+    /// The parts of a tool's result with their texts as the model may see them; `None`: as they are.
+    fn shown_parts(&self, message: &Bound<'py, PyDict>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let py = self.py;
+        let Some(parts) = message.get_item(intern!(py, "content"))? else {
+            return Ok(None);
+        };
+        let list = PyList::empty(py);
+        let mut changed = false;
+        for part in parts.try_iter()? {
+            let part = part?;
+            let dict = part.cast::<PyDict>().ok();
+            let text = match dict {
+                Some(dict) => string(dict, intern!(py, "text"))?,
+                None => part.cast::<PyString>().ok().cloned(),
+            };
+            if let Some(text) = text {
+                let arg = text.extract::<TextArg<'_, '_>>()?;
+                let shown = shown_result(&self.options, arg.as_str());
+                if *shown != *arg.as_str() {
+                    changed = true;
+                    match dict {
+                        Some(dict) => {
+                            let copy = dict.copy()?;
+                            copy.set_item(intern!(py, "text"), &*shown)?;
+                            list.append(copy)?;
+                        }
+                        None => list.append(&*shown)?,
+                    }
+                    continue;
+                }
+            }
+            list.append(part)?;
+        }
+        Ok(changed.then_some(list))
     }
 
     /// A unit with its large texts shortened to `keep` bytes.
@@ -517,8 +823,7 @@ pub fn shape_list<'py>(
         image_tokens: options.image_tokens,
         large_above: options.stub_above().min(BARE_ABOVE),
         large: false,
-        verbatim: options.verbatim,
-        max_tool_result: options.max_tool_result,
+        options: options.clone(),
         roles,
         used: HashSet::new(),
         units: Vec::with_capacity(messages.len() / 2 + 1),
@@ -534,6 +839,7 @@ pub fn shape_list<'py>(
         let role = string(&message, intern!(py, "role"))?
             .ok_or_else(|| PyValueError::new_err(format!("messages[{at}] has no role")))?;
         let role = role.to_cow()?;
+        let message = walk.regular(at, message, &role)?;
         match &*role {
             "assistant" => walk.assistant(at, message)?,
             "tool" | "function" => walk.tool(at, message)?,
@@ -546,12 +852,7 @@ pub fn shape_list<'py>(
             }
             other => {
                 walk.close()?;
-                let (text, _, _) = walk.content(&message)?;
-                let text = match &text {
-                    Some(text) => text.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-                    None => String::new(),
-                };
-                walk.context(at, &format!("[{other}]"), &text)?;
+                walk.context(at, &format!("[{other}]"), &message)?;
             }
         }
     }

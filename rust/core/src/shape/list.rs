@@ -1,7 +1,7 @@
 //! Shaping a plain list: the decisions a session would have taken while the list grew, taken again from its
 //! start, so that a longer list keeps the prefix of a shorter one.
 
-use super::plan::{Cost, Means, Overflow, Room, decide};
+use super::plan::{Cost, Means, Overflow, Plan, Room, decide};
 use super::unit::Level;
 
 /// The levels of all units after every one of them has been added in turn, and whether there is no room for
@@ -44,7 +44,16 @@ pub fn replay(
             line: room.line - line,
             ..*room
         };
-        match decide(&seen, &room_now, Means::LeaveOut) {
+        // The line yields where it would not fit beside what must be sent.
+        let bare_room = Room { line: 0, ..*room };
+        let outcome = decide(&seen, &room_now, Means::LeaveOut).or_else(|_| {
+            let plan = decide(&seen, &bare_room, Means::LeaveOut)?;
+            Ok(Plan {
+                silent: true,
+                ..plan
+            })
+        });
+        match outcome {
             Ok(plan) => {
                 failed = None;
                 silent = plan.silent;

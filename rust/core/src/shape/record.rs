@@ -231,6 +231,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A field's name; only compared, so it need not be checked to be UTF-8.
+    fn name(&mut self) -> Result<&'a [u8], DecodeError> {
+        if let Some(tag @ 0xa0..=0xbf) = self.bytes.get(self.at).copied() {
+            self.at += 1;
+            return self.take(usize::from(tag & 0x1f));
+        }
+        let value = self.value()?;
+        self.skip_rest(&value, 0)?;
+        Ok(match value {
+            Value::Text(Cow::Borrowed(text)) => text.as_bytes(),
+            _ => b"",
+        })
+    }
+
     fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         let value = self.value()?;
         self.skip_rest(&value, 0)?;
@@ -258,17 +272,16 @@ impl<'a> Reader<'a> {
             return self.error("an entry was expected");
         };
         for _ in 0..fields {
-            let name = self.string()?;
-            match &*name {
-                "id" => record.id = self.string()?,
-                "kind" => kind = self.string()?,
-                "content" => record.content = self.string()?,
-                "parts" => record.parts = self.parts()?,
-                "reasoning" => record.reasoning = self.string()?,
-                "tool_call_id" => record.call_id = self.string()?,
-                "tool_name" => record.tool_name = self.string()?,
-                "tag" => record.tag = self.string()?,
-                "created_at" => match self.value()? {
+            match self.name()? {
+                b"id" => record.id = self.string()?,
+                b"kind" => kind = self.string()?,
+                b"content" => record.content = self.string()?,
+                b"parts" => record.parts = self.parts()?,
+                b"reasoning" => record.reasoning = self.string()?,
+                b"tool_call_id" => record.call_id = self.string()?,
+                b"tool_name" => record.tool_name = self.string()?,
+                b"tag" => record.tag = self.string()?,
+                b"created_at" => match self.value()? {
                     Value::Int(at) => record.created_at = at,
                     other => self.skip_rest(&other, 0)?,
                 },
@@ -305,11 +318,10 @@ impl<'a> Reader<'a> {
             let (mut kind, mut text, mut url) =
                 (Cow::Borrowed(""), Cow::Borrowed(""), Cow::Borrowed(""));
             for _ in 0..fields {
-                let name = self.string()?;
-                match &*name {
-                    "type" => kind = self.string()?,
-                    "text" => text = self.string()?,
-                    "url" => url = self.string()?,
+                match self.name()? {
+                    b"type" => kind = self.string()?,
+                    b"text" => text = self.string()?,
+                    b"url" => url = self.string()?,
                     _ => self.skip(0)?,
                 }
             }

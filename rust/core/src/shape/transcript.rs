@@ -15,6 +15,9 @@ use super::record::{Kind, Record};
 use super::unit::{Body, Context, Form, Level, Live, Meta, Unit, single};
 use super::wire::{Counter, Log, Messages, Role, Window, read};
 
+/// How many entries are taken in before they are written on.
+const SEAL_EVERY: usize = 64;
+
 /// What became of new entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ingest {
@@ -148,7 +151,12 @@ impl Transcript {
             names: &mut names,
         };
         self.units.reserve(fresh.len() / 2);
-        for record in fresh {
+        for (count, record) in fresh.into_iter().enumerate() {
+            // What cannot change any more goes into the log while it is still in the processor's cache.
+            if count % SEAL_EVERY == SEAL_EVERY - 1 && !options.always_lod {
+                let ended = live.as_ref().map_or(self.units.len(), |(at, _)| *at);
+                self.seal(self.settled(ended));
+            }
             let print = fingerprint(&record);
             let id: Arc<str> = if record.id.is_empty() {
                 format!("@{}.{}", record.created_at, self.taken).into()
@@ -235,7 +243,7 @@ impl Transcript {
         self.finish(context, live.take());
         *live = Some((self.units.len(), Live::default()));
         // Holds the place; rendered when the exchange is finished or a window is built.
-        self.units.push(Live::default().render(context));
+        self.units.push(Unit::placeholder());
     }
 
     fn finish(&mut self, context: &mut Context<'_>, live: Option<(usize, Live<'_>)>) {
@@ -310,30 +318,7 @@ impl Transcript {
         if self.options.always_lod {
             self.shorten_older();
         }
-        let open_from = self.open_from();
-        {
-            let mut log = self
-                .log
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            let size: usize = self.units[self.pushed.min(open_from)..open_from]
-                .iter()
-                .map(|unit| match &unit.form().body {
-                    Body::Own(messages) => messages.json.len(),
-                    Body::Log(_) => 0,
-                })
-                .sum();
-            log.json.reserve(size);
-            for index in self.pushed..open_from.max(self.pushed) {
-                push(&mut log, &mut self.units[index]);
-                if let Some((at, line)) = &self.line
-                    && *at == index
-                {
-                    log.append(line);
-                }
-            }
-        }
-        self.pushed = self.pushed.max(open_from);
+        self.seal(self.open_from());
         let open: usize = self.units[self.pushed..]
             .iter()
             .map(|unit| unit.tokens_at(unit.level))
@@ -343,6 +328,34 @@ impl Transcript {
             _ => 0,
         };
         self.tools_tokens + self.head.tokens() + read(&self.log).tokens() + open + line
+    }
+
+    /// Writes the units before this one into the log.
+    fn seal(&mut self, upto: usize) {
+        if upto <= self.pushed {
+            return;
+        }
+        let mut log = self
+            .log
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let size: usize = self.units[self.pushed..upto]
+            .iter()
+            .map(|unit| match &unit.form().body {
+                Body::Own(messages) => messages.json.len(),
+                Body::Log(_) => 0,
+            })
+            .sum();
+        log.json.reserve(size);
+        for index in self.pushed..upto {
+            push(&mut log, &mut self.units[index]);
+            if let Some((at, line)) = &self.line
+                && *at == index
+            {
+                log.append(line);
+            }
+        }
+        self.pushed = upto;
     }
 
     /// The window as things stand, within budget or not.
@@ -442,10 +455,12 @@ impl Transcript {
 
     /// The first unit that may still change.
     fn open_from(&self) -> usize {
-        let mut from = self.units.len();
-        if let Some((at, _)) = &self.live {
-            from = *at;
-        }
+        self.settled(self.live.as_ref().map_or(self.units.len(), |(at, _)| *at))
+    }
+
+    /// The first unit before `ended` that may still lose its reasoning; else `ended`.
+    fn settled(&self, ended: usize) -> usize {
+        let mut from = ended;
         if self.options.reasoning {
             let turn = self.last_user.map_or(0, |at| at + 1);
             if let Some(at) =

@@ -86,6 +86,17 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// Holds the place of an exchange that is not rendered yet.
+    pub fn placeholder() -> Self {
+        finished(
+            UnitKind::Exchange,
+            Vec::new(),
+            Messages::default(),
+            None,
+            None,
+        )
+    }
+
     pub fn form_at(&self, level: Level) -> &Form {
         match level {
             Level::Full => self.reasoned.as_deref().unwrap_or(&self.full),
@@ -150,27 +161,31 @@ impl Context<'_> {
         out.close(tokens);
     }
 
-    /// A text and its shorter stand-ins, each counted once.
     fn piece<'a>(&self, text: Cow<'a, str>, meta: &Meta) -> Piece<'a> {
-        let tokens = self.count(&text);
-        let mut piece = Piece {
+        let id = &meta.id;
+        self.with_stand_ins(
             text,
-            tokens,
-            stub: None,
-            bare: None,
-        };
-        if self.options.may_stub() && piece.text.len() > self.options.stub_above() {
-            let pointer = stub_text(&meta.id, 0, &piece.text).len() + 3;
-            let head = seams::floor_boundary(&piece.text, self.options.stub_keep(pointer));
-            piece.stub = self.shorter(stub_text(&meta.id, head, &piece.text), &piece.text);
-        }
-        if self.options.may_stub() && piece.text.len() > BARE_ABOVE {
-            piece.bare = self.shorter(bare_text(&meta.id, piece.text.len()), &piece.text);
-        }
-        piece
+            |head, text| stub_text(id, head, text),
+            |len| bare_text(id, len),
+        )
     }
 
     fn argument_piece<'a>(&self, text: Cow<'a, str>, meta: &Meta) -> Piece<'a> {
+        let id = &meta.id;
+        self.with_stand_ins(
+            text,
+            |head, text| stub_arguments(&format!("entry {id}"), head, text),
+            |len| bare_arguments(id, len),
+        )
+    }
+
+    /// A text and its shorter stand-ins, each counted once.
+    fn with_stand_ins<'a>(
+        &self,
+        text: Cow<'a, str>,
+        stub: impl Fn(usize, &str) -> String,
+        bare: impl Fn(usize) -> String,
+    ) -> Piece<'a> {
         let tokens = self.count(&text);
         let mut piece = Piece {
             text,
@@ -179,15 +194,12 @@ impl Context<'_> {
             bare: None,
         };
         if self.options.may_stub() && piece.text.len() > self.options.stub_above() {
-            let pointer = stub_arguments(&format!("entry {}", meta.id), 0, &piece.text).len() + 3;
+            let pointer = stub(0, &piece.text).len() + 3;
             let head = seams::floor_boundary(&piece.text, self.options.stub_keep(pointer));
-            piece.stub = self.shorter(
-                stub_arguments(&format!("entry {}", meta.id), head, &piece.text),
-                &piece.text,
-            );
+            piece.stub = self.shorter(stub(head, &piece.text), &piece.text);
         }
         if self.options.may_stub() && piece.text.len() > BARE_ABOVE {
-            piece.bare = self.shorter(bare_arguments(&meta.id, piece.text.len()), &piece.text);
+            piece.bare = self.shorter(bare(piece.text.len()), &piece.text);
         }
         piece
     }
@@ -440,7 +452,7 @@ fn with_parts(context: &mut Context<'_>, record: &Record<'_>, meta: Meta) -> Uni
 }
 
 /// A tool's result as the model sees it: never empty, cut to the policy's limit, harmless.
-fn shown_result<'a>(options: &Options, content: &'a str) -> Cow<'a, str> {
+pub fn shown_result<'a>(options: &Options, content: &'a str) -> Cow<'a, str> {
     if content.trim().is_empty() {
         return Cow::Borrowed(EMPTY_RESULT);
     }
