@@ -314,8 +314,8 @@ def test_a_store_that_fails_once_breaks_no_window(method: str) -> None:
     setattr(store, method, fail)
     failed = 0
     for n in range(40):
-        store.append("s", Entry(kind="user", content=f"more {n} " + "word " * 40))
-        store.append("s", Entry(kind="assistant", content=f"yes {n}"))
+        store.append("s", Entry(id=f"u{n}", kind="user", content=f"more {n} " + "word " * 40))
+        store.append("s", Entry(id=f"a{n}", kind="assistant", content=f"yes {n}"))
         try:
             window = shaper.build("s", "s")
         except OSError:
