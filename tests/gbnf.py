@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import models
+
 
 class LlamaGrammar:
     """Asks llama.cpp whether a grammar is valid and accepts a text. Needs a vocabulary, no weights.
@@ -20,8 +22,7 @@ class LlamaGrammar:
         import llama_cpp
 
         self.lib = llama_cpp
-        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
+        models.quiet_llama(llama_cpp)
         parameters = llama_cpp.llama_model_default_params()
         parameters.vocab_only = True
         self.model = llama_cpp.llama_model_load_from_file(str(model).encode(), parameters)

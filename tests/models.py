@@ -6,11 +6,13 @@ neither their dependencies nor their code matter.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA_FILE = "gemma-3-270m-q4_k_m.gguf"
@@ -63,3 +65,17 @@ def gemma() -> Path | None:
     # Renamed when complete: a second test process never sees half a model.
     Path(joined.name).replace(whole)
     return whole
+
+
+_sinks: list[Any] = []
+
+
+def quiet_llama(llama_cpp: Any) -> None:
+    """Keep llama.cpp from writing to the terminal.
+
+    The callback lives as long as the process: C code calls it for every model that is loaded later, and one that was
+    collected ends the process.
+    """
+    if not _sinks:
+        _sinks.append(llama_cpp.llama_log_callback(lambda *_: None))
+    llama_cpp.llama_log_set(_sinks[0], ctypes.c_void_p(0))

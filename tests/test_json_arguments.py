@@ -332,3 +332,9 @@ def test_megabytes_of_one_thing() -> None:
             rejected_arguments(text, "m")
             with contextlib.suppress(HeredocError):
                 loose_json(text)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "  ", "\r\r", " \n", "\t\t", "   ", "\x1c\x1d"], ids=repr)
+def test_blank_means_no_arguments(blank: str) -> None:
+    judged = check_arguments(blank)
+    assert (judged.kind, judged.text) == ("ok", "{}")

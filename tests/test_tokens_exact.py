@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import models
 from agentkit_fast import GgufTokenizer, UnsupportedTokenizer
 from token_texts import WRITTEN, random_texts, sources
 
@@ -30,8 +31,7 @@ class LlamaVocab:
 
     def __init__(self, path: Path) -> None:
         self.api: Any = pytest.importorskip("llama_cpp")
-        self.log = self.api.llama_log_callback(lambda level, text, data: None)
-        self.api.llama_log_set(self.log, ctypes.c_void_p(0))
+        models.quiet_llama(self.api)
         params = self.api.llama_model_default_params()
         params.vocab_only = True
         self.model = self.api.llama_model_load_from_file(str(path).encode(), params)
