@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,18 @@ import models
 import servers
 
 # A busy machine is no fault of the code: no example has a deadline.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# On CI the examples are the same in every run; elsewhere each run tries others.
+settings.register_profile(
+    "house",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("house")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and Python then leaves it ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _needs_xllamacpp() -> None:

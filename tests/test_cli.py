@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ import servers
 from agentkit_fast import Entry, SQLiteStore
 
 COMMANDS = ("bench", "chat", "demo", "doctor", "inspect", "probe", "run", "sessions", "shape", "tokens")
+
+
+def needs(partner: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(partner) is None, reason=f"needs the package {partner}")
 
 
 def run(
@@ -52,9 +57,13 @@ def test_help_lists_every_command_with_examples() -> None:
         (("sessions", "nothing.db"), "there is no session file"),
         (("inspect", "nothing.db"), "there is no session file"),
         (("shape", "nothing.json", "--budget", "100"), "nothing.json"),
-        (("demo", "--model", "nothing.gguf"), "nothing.gguf"),
+        pytest.param(("demo", "--model", "nothing.gguf"), "nothing.gguf", marks=needs("llama_cpp")),
         (("tokens", __file__, "--model", "nothing.gguf"), "--model nothing.gguf cannot be read"),
-        (("tokens", __file__, "--model", "nothing.json"), "--model nothing.json cannot be read"),
+        pytest.param(
+            ("tokens", __file__, "--model", "nothing.json"),
+            "--model nothing.json cannot be read",
+            marks=needs("tokenizers"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -401,7 +401,12 @@ impl Machine {
         }
         match line_mark(rest, last) {
             LineMark::Unknown if rest.starts_with(END) => return false,
-            LineMark::End => self.at = self.scan + END.len(),
+            LineMark::End => {
+                // Another one may follow on the same line, which is no prose either.
+                self.at = self.scan + END.len();
+                self.scan = self.at;
+                return true;
+            }
             _ => {}
         }
         self.scan = self.at;
