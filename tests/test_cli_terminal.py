@@ -65,7 +65,7 @@ class Terminal:
             dead, _, code = (
                 self._tmux("list-panes", "-F", "#{pane_dead} #{pane_dead_status}").strip().partition(" ")
             )
-            if dead == "1":
+            if dead == "1" and code:  # tmux knows of the end a moment before it knows the status
                 return int(code)
             time.sleep(0.05)
         raise AssertionError(f"still running; the screen:\n{self.screen()}")

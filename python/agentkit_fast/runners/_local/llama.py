@@ -306,6 +306,8 @@ class Model:
             params.progress_callback = on_progress
             self._kept.append(on_progress)
         del _load_errors[:]
+        # Another user of llama.cpp in this process may have taken the log, and with it the reason of a failure.
+        lib.llama_log_set(_log_sink, ctypes.c_void_p(0))
         self.pointer = lib.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self.pointer:
             raise ModelLoadError(_load_failure(self.path, list(_load_errors)))
