@@ -18,7 +18,10 @@ import servers
 from agentkit_fast import SQLiteStore
 
 pytest.importorskip("httpx2")
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
+    pytest.mark.slow,
+]  # a terminal's pace is its own
 
 
 class Terminal:
