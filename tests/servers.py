@@ -304,6 +304,17 @@ def stream(
     return body + (b"data: [DONE]\n\n" if done else b"")
 
 
+def calls(name: str, arguments: dict[str, Any]) -> Reply:
+    """A reply that is one tool call."""
+    call = {
+        "index": 0,
+        "id": f"call-{name}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
+    return lambda wire: wire.sse(stream({"tool_calls": [call]}, finish="tool_calls"))
+
+
 def says(text: str, **fields: Any) -> Reply:
     """A reply that is this text."""
     return lambda wire: wire.sse(stream({"content": text}, **fields))

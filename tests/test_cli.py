@@ -192,12 +192,78 @@ def test_a_missing_part_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_demo_goes_through_the_tool_loop(smollm2_path: Path) -> None:
+@pytest.mark.parametrize("fixture", ["smollm2_path", pytest.param("gemma_path", marks=pytest.mark.slow)])
+def test_the_demo_does_its_tasks(fixture: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("llama_cpp")
-    done = run("demo", "--model", str(smollm2_path), "--threads", "1", "--json", timeout=280)
+    model = request.getfixturevalue(fixture)
+    done = run("demo", "--model", str(model), "--threads", "1", "--json", timeout=280)
     assert done.returncode == 0, done.stderr + done.stdout
     report = json.loads(done.stdout)
     assert report["ok"]
-    assert len(report["tasks"]) == 3
-    assert all(task["calls"] and task["reply"] for task in report["tasks"])
+    assert [task["tool"] for task in report["tasks"]] == ["list_files", "read_file", "write_file"]
+    for task in report["tasks"]:
+        assert task["reply"]
+        assert not any(line.startswith("@") for line in task["reply"].splitlines())
+        assert [call["name"] for call in task["calls"]] == [task["tool"]]
+    listed, read, written = (task["calls"][0] for task in report["tasks"])
+    assert "shopping.txt" in listed["result"]
+    assert "Tuesday" in read["result"]
+    assert json.loads(written["arguments"])["path"] == "hello.txt"
     assert report["tokens"]["cached"] > 0
+
+
+LISTED = servers.calls("list_files", {})
+READ = servers.calls("read_file", {"path": "notes.txt"})
+WRITTEN = servers.calls("write_file", {"path": "hello.txt", "content": "hi"})
+SAID = servers.says("That is that.")
+
+
+def read(path: str) -> servers.Reply:
+    return servers.calls("read_file", {"path": path})
+
+
+@needs("httpx2")
+@pytest.mark.parametrize(
+    ("replies", "code", "tasks"),
+    [
+        ([LISTED, SAID, READ, SAID, WRITTEN, SAID], 0, [True, True, True]),
+        # Another tool, and a file that is not there, before the right call: the tool is named in the second round.
+        ([LISTED, SAID, LISTED, read("x"), READ, SAID, WRITTEN, SAID], 0, [True, True, True]),
+        # A tool ran, but not the one that does the task.
+        ([LISTED, SAID, *[read("todo.md")] * 3, SAID, WRITTEN, SAID], 1, [True, False, True]),
+        # An empty file is no greeting.
+        (
+            [LISTED, SAID, READ, SAID]
+            + [
+                servers.calls("write_file", {"path": "hello.txt", "content": text})
+                for text in ("", " ", "")
+            ]
+            + [SAID],
+            1,
+            [True, True, False],
+        ),
+        # Words where a call was required: the endpoint does not honour tool_choice.
+        ([SAID], 1, [False, False, False]),
+    ],
+    ids=["right", "second-try", "wrong-tool", "empty-file", "words"],
+)
+def test_the_demo_counts_what_the_tools_have_done(
+    replies: list[servers.Reply], code: int, tasks: list[bool]
+) -> None:
+    with servers.WireServer(*replies) as wire:
+        done = run("demo", "--endpoint", wire.url, "--json")
+    assert done.returncode == code, done.stderr + done.stdout
+    report = json.loads(done.stdout)
+    assert [task["ok"] for task in report["tasks"]] == tasks
+    assert report["ok"] == (code == 0)
+    asked = [post.json["tool_choice"] for post in wire.posts if "tool_choice" in post.json]
+    assert asked[0] == "required"
+
+
+@needs("httpx2")
+def test_the_demo_says_that_an_endpoint_cannot_be_used() -> None:
+    with servers.WireServer(lambda wire: wire.whole({"error": {"message": "no such model"}}, 404)) as wire:
+        done = run("demo", "--endpoint", wire.url)
+    assert done.returncode == 2, done.stdout
+    assert "no such model" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -164,21 +163,11 @@ def test_a_chat_is_resumed_and_end_of_input_leaves(terminal: Terminal) -> None:
         assert terminal.exit_code() == 0
 
 
-def calls(name: str, arguments: dict[str, object]) -> servers.Reply:
-    call = {
-        "index": 0,
-        "id": "c1",
-        "type": "function",
-        "function": {"name": name, "arguments": json.dumps(arguments)},
-    }
-    return lambda wire: wire.sse(servers.stream({"tool_calls": [call]}, finish="tool_calls"))
-
-
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_tool_call_asks_first(terminal: Terminal, tmp_path: Path, answer: str) -> None:
     marker = tmp_path / "made.txt"
     with servers.WireServer(
-        calls("shell", {"command": f"touch {marker}"}), servers.says("All done.")
+        servers.calls("shell", {"command": f"touch {marker}"}), servers.says("All done.")
     ) as wire:
         chat(terminal, wire.url, "--tools", "shell")
         terminal.type("make the file")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from agentkit_fast.heredoc import PROSE_GRAMMAR
 from agentkit_fast.messages import ToolDef
 from agentkit_fast.text import (
     heredoc_grammar,
@@ -456,3 +457,41 @@ def test_schemas_that_are_none(parameters: Any) -> None:
 def test_wire_dicts_and_definitions_give_the_same() -> None:
     assert heredoc_grammar([WRITE.to_wire()]) == heredoc_grammar([WRITE])
     assert heredoc_prompt([WRITE.to_wire()]) == heredoc_prompt([WRITE])
+
+
+PROSE = {
+    "": False,
+    "Two files are there.": True,
+    "Two files:\n\n- a.txt\n- b.txt\n": True,
+    "write to ann@example.com": True,
+    " @ann, look": True,
+    "`@@call` begins a call": True,
+    "@@call read_file\n{ }\n@@end": False,
+    "@@read_file\n{ }\n@@end": False,
+    "Words first.\n@@list_files\n": False,
+    "@call read_file": False,
+    "@": False,
+    "```diff\n@@ -1,2 +1,2 @@\n-a\n+b\n```\nThat is the patch.": True,
+    "```py\n@cache\ndef f(): ...\n": True,
+    "```\n@@call read_file\n{ }\n@@end\n```": False,
+    "```\n@@cal\n```": True,
+    "```\nx\n```\n@@list_files": False,
+    "``\n`a` b\n": True,
+}
+
+
+@pytest.mark.parametrize(("text", "allowed"), PROSE.items(), ids=repr)
+def test_a_reply_that_may_not_call_holds_nothing_like_a_call(
+    llama: LlamaGrammar, text: str, allowed: bool
+) -> None:
+    assert llama.accepts(PROSE_GRAMMAR, text) == allowed
+    reply = parse_tool_calls(text)
+    assert not allowed or not (reply.calls or reply.problems)
+
+
+def test_the_grammar_of_prose_holds_no_call_at_all() -> None:
+    sampler, rng = Sampler(PROSE_GRAMMAR), random.Random(3)
+    for _ in range(300):
+        text = sampler.draw(rng)
+        assert not parse_tool_calls(text).calls
+        assert not parse_tool_calls(text).problems

@@ -13,6 +13,7 @@ from agentkit_fast.entries import new_id
 from agentkit_fast.messages import ToolCall
 
 __all__ = [
+    "PROSE_GRAMMAR",
     "CallReady",
     "CallStarted",
     "HeredocProblem",
@@ -187,6 +188,19 @@ def heredoc_lark(tools: Iterable[Any], *, max_calls: int = 4, allow_prose: bool 
     return _core.heredoc_lark(
         _tools_json(tools), max_calls=_count(max_calls), allow_prose=bool(allow_prose)
     )
+
+
+PROSE_GRAMMAR = r"""root ::= p ("\n" root?)? | "\n" root? | "```" x ("\n" in?)?
+in ::= c ("\n" in?)? | "\n" in? | "```" x ("\n" root?)?
+p ::= [^@`\n] x | f
+c ::= [^@`\n] x | "@" ([^@\n] x | "@" ([^c\n] x | "c" ([^a\n] x | "a" ([^l\n] x | "l" ([^l\n] x)?)?)?)?)? | f
+f ::= "`" ([^`\n] x | "`" ([^`\n] x)?)?
+x ::= [^\n]*
+"""
+"""GBNF of a reply without calls (`tool_choice="none"`), nor anything a reader would take for one.
+
+A model that wants to call and may not writes something like it (`@@read_file`, `@call`), so no line begins with `@`.
+Inside a fence only a true header is kept out: a patch has lines that begin with `@@`, and code has decorators."""
 
 
 def _count(max_calls: int) -> int:

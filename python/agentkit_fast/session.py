@@ -450,13 +450,13 @@ class Session:
     def _grammar(self, tool_choice: str | None) -> tuple[str, tuple[ToolDef, ...]]:
         """Heredoc: the grammar for a `tool_choice`, and no native tools."""
         if tool_choice not in self._grammars:
-            from agentkit_fast.text import heredoc_grammar
+            from agentkit_fast.heredoc import PROSE_GRAMMAR, heredoc_grammar
 
-            tools: Sequence[ToolDef] = self._desk.defs
-            free = tool_choice in (None, "auto", "none")
             if tool_choice == "none":
-                tools = ()
-            elif not free and tool_choice != "required":
+                return PROSE_GRAMMAR, ()
+            tools: Sequence[ToolDef] = self._desk.defs
+            free = tool_choice in (None, "auto")
+            if not free and tool_choice != "required":
                 tools = [tool for tool in tools if tool.name == tool_choice]
                 if not tools:
                     raise ValueError(

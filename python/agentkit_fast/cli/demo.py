@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from rich.markup import escape
 from agentkit_fast.cli.connect import open_runner, tool_format_of
 from agentkit_fast.cli.file_tools import FolderTools
 from agentkit_fast.entries import Entry, EntryKind
-from agentkit_fast.errors import AgentkitError
+from agentkit_fast.errors import AgentkitError, RunnerError
 from agentkit_fast.events import CallReady, Notice, Retrying, TextDelta, ToolResult, TurnDone
+from agentkit_fast.heredoc import heredoc_grammar
 from agentkit_fast.messages import ChatOptions
 from agentkit_fast.session import Session
 from agentkit_fast.stores.memory import MemoryStore
@@ -28,16 +30,79 @@ FILES = {
     "shopping.txt": "bread\nmilk\napples\n",
     "todo.md": "- water the plants\n- call the plumber\n",
 }
-# What a model of 135 million parameters can do when it is made to call: pick a tool and fill in a name.
+SYSTEM = "Answer in one short sentence."
+WRITTEN = "hello.txt"
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """A task, the tool that does it, and the tools the model chooses from in its first round."""
+
+    text: str
+    tool: str
+    offered: tuple[str, ...]
+    done: Callable[[Path, str], bool]
+    """Whether the folder and the tool's result show that it is done."""
+
+
+def _is_written(folder: Path, result: str) -> bool:
+    path = folder / WRITTEN
+    return path.is_file() and bool(path.read_text(encoding="utf-8", errors="replace").strip())
+
+
+# What a model of 135 million parameters can do when it is made to call: pick a tool and fill in a name. The first
+# two leave out the tool that would overwrite what they are about.
 TASKS = (
-    "List the files in the folder.",
-    "Read the file notes.txt",
-    "Write a file hello.txt with a short greeting in it.",
+    _Task(
+        "List the files in the folder.",
+        "list_files",
+        ("list_files", "read_file"),
+        lambda folder, result: all(name in result for name in FILES),
+    ),
+    _Task(
+        "Read the file notes.txt",
+        "read_file",
+        ("list_files", "read_file"),
+        lambda folder, result: result == FILES["notes.txt"],
+    ),
+    _Task(
+        f"Write a file {WRITTEN} with a short greeting in it.",
+        "write_file",
+        ("list_files", "read_file", "write_file"),
+        _is_written,
+    ),
 )
+# Examples in the history teach a small model more than instructions do. They are about another folder, so that
+# nothing in them is the answer to a task. (text, tool, arguments, result, reply)
+EXAMPLES = (
+    (
+        "List the files in the folder.",
+        "list_files",
+        "{}",
+        "letter.txt (36 bytes)\npoem.txt (90 bytes)",
+        "The folder holds letter.txt and poem.txt.",
+    ),
+    (
+        "Read the file letter.txt",
+        "read_file",
+        '{"path":"letter.txt"}',
+        "Dear Ann,\nthe boat leaves at noon.",
+        "The letter says that the boat leaves at noon.",
+    ),
+    (
+        "Write a file colors.txt with three colors in it.",
+        "write_file",
+        '{"path":"colors.txt","content":"red, green, blue"}',
+        "Wrote 16 bytes to colors.txt.",
+        "I wrote it to colors.txt.",
+    ),
+)
+# Rounds in which a call is asked for: the first leaves the choice, the others name the tool.
+_TRIES = 3
 
 
 class _TaskReport(msgspec.Struct, kw_only=True):
     task: str
+    tool: str
     calls: list[dict[str, Any]]
     reply: str
     ok: bool
@@ -75,11 +140,13 @@ def run_demo(
                 )
                 if model is None and endpoint is None:
                     console.print(
-                        "[dim]A model this small often says silly things, or words that only look like calls. What "
-                        "counts here is the machinery: the first round of each task must be a tool call, and it is "
-                        "parsed, run and stored like any other.[/]"
+                        "[dim]A model this small would rather chat, and what it says is often silly. So each task "
+                        "comes after three examples, and a call is required first. The call is parsed, run and "
+                        "stored like any other, and a task counts when its tool has really done it.[/]"
                     )
-                reports.extend(_run_task(task, runner, folder, console) for task in TASKS)
+                reports.extend(
+                    _run_task(task, runner, Path(folder), console, local=endpoint is None) for task in TASKS
+                )
     except AgentkitError as error:
         errors.print(f"[red]{type(error).__name__}[/]: {escape(str(error))}")
         return 2
@@ -96,7 +163,7 @@ def run_demo(
         "generated": sum(report.generated_tokens for report in reports),
     }
     console.print(
-        f"\n[bold]{good} of {len(TASKS)} tasks[/] went through the whole tool loop in "
+        f"\n[bold]{good} of {len(TASKS)} tasks[/] were done by their tools in "
         f"{time.monotonic() - started:.1f} s; tokens: prompt {total['prompt']} (of these cached {total['cached']}), "
         f"generated {total['generated']}"
     )
@@ -107,24 +174,60 @@ def run_demo(
     return 0 if good == len(TASKS) else 1
 
 
-def _options(number: int) -> ChatOptions:
-    """A call is required in the first round and words in the next: left free, so small a model calls for ever."""
-    return ChatOptions(tool_choice="none" if number else "required", temperature=0.0, max_tokens=96)
+def _examples() -> list[Entry]:
+    entries: list[Entry] = []
+    for number, (text, tool, arguments, result, reply) in enumerate(EXAMPLES):
+        call: dict[str, Any] = {"tool_call_id": f"example-{number}", "tool_name": tool}
+        entries += [
+            Entry(kind=EntryKind.user, content=text),
+            Entry(kind=EntryKind.tool_call, content=arguments, **call),
+            Entry(kind=EntryKind.tool_result, content=result, **call),
+            Entry(kind=EntryKind.assistant, content=reply),
+        ]
+    return entries
 
 
-def _run_task(task: str, runner: Any, folder: str, console: Console) -> _TaskReport:
+def _run_task(task: _Task, runner: Any, folder: Path, console: Console, *, local: bool) -> _TaskReport:
     store = MemoryStore()
+    store.append_many("demo", _examples())
+    tools = FolderTools(folder).tools()
+    tool_format = tool_format_of(runner, "auto")
+    done = False
+
+    def options(number: int) -> ChatOptions:
+        """A call until the task is done, then words: left free, so small a model calls for ever."""
+        # A hosted model may think before it calls or answers; that takes room.
+        plain = (
+            ChatOptions(temperature=0.0, max_tokens=96, enable_thinking=False) if local else ChatOptions()
+        )
+        if done or number >= _TRIES:
+            return msgspec.structs.replace(plain, tool_choice="none")
+        offered = (task.tool,) if number else task.offered
+        if number:
+            console.print(f"[dim]not done yet; now only {task.tool} may be called[/]")
+            # The same question at temperature 0 has the same answer.
+            plain = msgspec.structs.replace(plain, temperature=0.5 if local else None)
+        grammar = ""
+        if tool_format == "heredoc":
+            grammar = heredoc_grammar(
+                [tool for tool in tools if tool.name in offered], max_calls=1, allow_prose=False
+            )
+        choice = task.tool if number else "required"
+        return msgspec.structs.replace(plain, tool_choice=choice, grammar=grammar)
+
     session = Session(
         "demo",
         store,
         runner,
-        tools=FolderTools(folder).tools(),
-        tool_format=tool_format_of(runner, "auto"),
-        options=_options,
-        max_turns=6,
+        system=SYSTEM,
+        tools=tools,
+        tool_format=tool_format,
+        options=options,
+        max_turns=_TRIES + 2,
+        omit_slot_note=True,
     )
-    session.inject(Entry(kind=EntryKind.user, content=task))
-    console.print(f"\n[bold cyan]user[/]  {escape(task)}")
+    session.inject(Entry(kind=EntryKind.user, content=task.text))
+    console.print(f"\n[bold cyan]user[/]  {escape(task.text)}")
     calls: list[dict[str, Any]] = []
     reply, usage, error = "", None, ""
     begun = time.monotonic()
@@ -149,6 +252,7 @@ def _run_task(task: str, runner: Any, folder: str, console: Console) -> _TaskRep
                     {"name": event.call.name, "arguments": event.call.arguments, "result": event.content}
                 )
                 console.print(f"[bold yellow]result[/] {escape(event.content.strip())}", soft_wrap=True)
+                done = done or (event.call.name == task.tool and task.done(folder, event.content))
             elif isinstance(event, Notice):
                 console.print(f"[dim]notice {escape(event.entry.content)}[/]")
             elif isinstance(event, Retrying):
@@ -159,13 +263,16 @@ def _run_task(task: str, runner: Any, folder: str, console: Console) -> _TaskRep
         error = f"{type(failure).__name__}: {failure}"
         if failure.result is not None:
             usage = failure.result.usage
+        if isinstance(failure, RunnerError) and (usage is None or not usage.turns):
+            raise  # not one answer: this model or endpoint cannot be used
         console.print(f"[red]{escape(error)}[/]")
     seconds = time.monotonic() - begun
     return _TaskReport(
-        task=task,
+        task=task.text,
+        tool=task.tool,
         calls=calls,
         reply=reply,
-        ok=not error and bool(calls) and _history_is_valid(store.context("demo")),
+        ok=done and not error and _history_is_valid(store.context("demo")),
         seconds=round(seconds, 3),
         prompt_tokens=(usage.cached + usage.processed) if usage else 0,
         cached_tokens=usage.cached if usage else 0,

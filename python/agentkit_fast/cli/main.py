@@ -97,8 +97,9 @@ def demo(
 ) -> None:
     """Run an agent with file tools in a scratch folder, on a small model, in process and offline.
 
-    Exit code 0: the tool loop worked (every task got a real tool call, its result and a valid history).
-    1: it did not. 2: the model or the endpoint could not be used.
+    Exit code 0: every task was done by its tool (the listing names the files, the text read is the file's, the
+    file is written) and left a valid history. 1: one was not. 2: the model or the endpoint could not be used.
+    130: stopped by Ctrl-C.
 
     Examples:
 
@@ -387,8 +388,12 @@ def probe(
 
 def main() -> None:
     """Run the command line: our own errors, and a part that is not installed, are one line and exit code 2."""
+    import warnings
+
     from agentkit_fast.errors import AgentkitError
 
+    # To somebody at a terminal the line of ours that warns says nothing.
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         app()
     except AgentkitError as error:

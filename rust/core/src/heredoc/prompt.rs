@@ -41,16 +41,20 @@ fn sample(parameter: &Parameter, accepts: &Accepts) -> Value {
     }
 }
 
+/// Whether an example of the tool shows this parameter.
+fn is_shown(parameter: &Parameter) -> bool {
+    parameter.required || is_long(parameter)
+}
+
 /// A call of `tool` with its required parameters (and a long text, where it takes one).
 fn example(tool: &Tool) -> String {
     // A tool that needs nothing is shown with its first parameter: an empty object teaches little.
-    let shown = |parameter: &Parameter| parameter.required || is_long(parameter);
-    let none = !tool.parameters.iter().any(shown);
+    let none = !tool.parameters.iter().any(is_shown);
     let pairs = tool
         .parameters
         .iter()
         .enumerate()
-        .filter(|&(index, parameter)| shown(parameter) || (none && index == 0))
+        .filter(|&(index, parameter)| is_shown(parameter) || (none && index == 0))
         .map(|(_, parameter)| parameter)
         .map(|parameter| {
             (
@@ -75,9 +79,11 @@ pub fn heredoc_prompt(tools: &[Tool]) -> String {
         .iter()
         .find(|tool| tool.parameters.iter().any(is_long))
         .unwrap_or(first);
-    let other = tools
-        .iter()
-        .find(|tool| tool.name != main.name)
+    // A small model copies what it sees: after an example with `{ }` it leaves the arguments of every tool out.
+    let others = || tools.iter().filter(|tool| tool.name != main.name);
+    let other = others()
+        .find(|tool| tool.parameters.iter().any(is_shown))
+        .or_else(|| others().next())
         .unwrap_or(main);
     let mut out = String::from("To use a tool, write a block like this:\n\n");
     out.push_str(&example(main));
