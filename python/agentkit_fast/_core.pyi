@@ -13,6 +13,13 @@ DEBUG_BUILD: bool
 
 __version__: str
 
+def best_logits(logits: object, *, reach: float, most: int) -> tuple[bytes, bytes]:
+    """Positions (unsigned 32-bit) and values (32-bit floats) of the logits at most `reach` below the best.
+
+    `logits` is a contiguous buffer of 32-bit floats that nothing writes meanwhile. The best come first; of more than
+    `most` (0: all) the best are given. Empty where the best is no finite number.
+    """
+
 @final
 class AbortFlag:
     """A flag that C code polls without the interpreter, for llama.cpp's abort callback.

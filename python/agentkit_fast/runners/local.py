@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import logging
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from agentkit_fast.errors import InputTooLarge, RunnerError
+from agentkit_fast.errors import InputTooLarge
 from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import RunnerProfile
 
@@ -63,7 +63,8 @@ class LocalRunner:
     - `chat_template`: Jinja source to use instead of the file's own.
     - `repetition`: a `RepetitionGuard`'s keyword arguments, or `False` for no guard.
     - `lora_path`, `lora_scale`: a LoRA adapter in GGUF.
-    - `on_progress(what, fraction)`: called for long work, `what` being `"load"` or `"prefill"`.
+    - `on_progress(what, fraction)`: called for long work, `what` being `"load"`, `"prefill"` or `"restore"` (a
+      conversation from the state cache). What it raises ends the load, or the reply it was called for.
     - further keyword arguments are llama.cpp's: `n_batch`, `n_ubatch`, `n_threads_batch`, `flash_attn`,
       `type_k`, `type_v`, `swa_full`, `rope_*`, `yarn_*`, `use_mmap`, `use_mlock`, `split_mode`,
       `main_gpu`, `tensor_split`, `offload_kqv`, `op_offload`, `use_extra_bufts`.
@@ -111,7 +112,7 @@ class LocalRunner:
 
         self._seed = seed
         self._on_progress = on_progress
-        self._closed = False
+        self._making = threading.RLock()
         self._repetition = dict(repetition) if isinstance(repetition, Mapping) else {}
         self._watches = repetition is not False
         self._replies = Replies()
@@ -122,7 +123,7 @@ class LocalRunner:
         if refused:
             raise ValueError(
                 f"LocalRunner takes no {refused[0]}: it reads text only and drafts nothing. "
-                "For images run llama-server and use HttpRunner."
+                "For images run llama-server with the model's --mmproj file and use HttpRunner."
             )
         lora = (llama_kwargs.pop("lora_path", None), float(llama_kwargs.pop("lora_scale", 1.0)))
         llama_kwargs.pop("verbose", None)
@@ -220,7 +221,8 @@ class LocalRunner:
             window=self._window,
             n_sequences=n_sequences,
             encode_text=self._encoder.encode_text,
-            snapshots=Snapshots(limit, disk),
+            snapshots=Snapshots(limit, disk, rewinds=self._context.rewinds),
+            release=self._release,
         )
         _close_at_exit(self)
         self.profile = RunnerProfile(
@@ -267,9 +269,10 @@ class LocalRunner:
         items: asyncio.Queue[Any] = asyncio.Queue()
 
         def deliver(item: Any) -> None:
-            # The loop may be gone when a request ends late; then nobody waits for it.
-            with contextlib.suppress(RuntimeError):
+            try:
                 loop.call_soon_threadsafe(items.put_nowait, item)
+            except RuntimeError:  # the loop is gone: nobody waits for this reply any more
+                request.cancelled = True
 
         request = await asyncio.to_thread(self._request, messages, tools, options, deliver)
         try:
@@ -292,6 +295,17 @@ class LocalRunner:
         options: ChatOptions | None,
         deliver: Callable[[Any], None],
     ) -> Request:
+        with self._making:
+            self._engine.check_open()
+            return self._made_ready(messages, tools, options, deliver)
+
+    def _made_ready(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolDef],
+        options: ChatOptions | None,
+        deliver: Callable[[Any], None],
+    ) -> Request:
         import numpy as np
 
         from agentkit_fast.runners._local.request import Request, TurnRecord
@@ -300,10 +314,16 @@ class LocalRunner:
         from agentkit_fast.runners._local.tools import offer, response_grammar, with_instruction
         from agentkit_fast.text import RepetitionGuard
 
-        if self._closed:
-            raise RunnerError("This LocalRunner is closed.")
         options = options or ChatOptions()
+        if isinstance(messages, (str, bytes)):
+            raise ValueError(
+                "messages is a list of messages, not one text: [Message(role='user', content=...)]."
+            )
         sampling = Sampling.from_options(options, self._seed)
+        vocab = self._model.vocab
+        beyond = [token for token in sampling.logit_bias if token >= vocab.size]
+        if beyond:
+            raise ValueError(f"logit_bias names token {beyond[0]}; the vocabulary has {vocab.size}.")
         shaped = conform(list(getattr(messages, "messages", messages)), self._rules)
         for message in shaped:
             if message.get("role") == "assistant" and isinstance(message["content"], str):
@@ -325,7 +345,6 @@ class LocalRunner:
             **options.extra.get("chat_template_kwargs", {}),
         )
         ids = prompt.ids
-        vocab = self._model.vocab
         if vocab.add_bos and vocab.bos >= 0 and (not len(ids) or ids[0] != vocab.bos):
             ids = np.concatenate([np.array([vocab.bos], dtype=np.int32), ids])
         if not len(ids):
@@ -350,15 +369,11 @@ class LocalRunner:
             thinking=prompt.text.rstrip().endswith("<think>"),
             calls=calls,
             guard=RepetitionGuard(**self._repetition) if self._watches else None,
-            rewinds=self._model.rewinds and (not self._model.n_swa or self._context.swa_full),
+            rewinds=self._context.rewinds_replies,
             on_finish=self._replies.note,
-            on_progress=self._progress,
+            on_progress=self._on_progress,
             record=TurnRecord(session_id=options.session_id),
         )
-
-    def _progress(self, done: int, total: int) -> None:
-        if self._on_progress is not None:
-            self._on_progress("prefill", done / total)
 
     # --- beside chat
 
@@ -373,6 +388,8 @@ class LocalRunner:
         longer than the window.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
+        if not all(isinstance(text, str) for text in given):
+            raise TypeError("embed takes a text or a list of texts.")
 
         def work() -> list[list[float]]:
             from agentkit_fast.runners._local.embedding import Embedder
@@ -398,14 +415,15 @@ class LocalRunner:
 
     def close(self) -> None:
         """Stop everything and free the model. Running replies end with an error."""
-        if self._closed:
-            return
-        self._closed = True
         self._engine.close()
-        if self._embedder is not None:
-            self._embedder.close()
-        self._context.close()
-        self._model.close()
+
+    def _release(self) -> None:
+        """The owner thread's last act. A request that is being made ready elsewhere still reads the vocabulary."""
+        with self._making:
+            if self._embedder is not None:
+                self._embedder.close()
+            self._context.close()
+            self._model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -452,4 +470,7 @@ def _tokenizer(model: Any) -> Any:
 
 
 def _stops(stop: Any) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(text, str) for text in stops):
+        raise ValueError(f"stop is a text or several, not {stop!r:.60}.")
+    return stops

@@ -7,6 +7,7 @@
 
 pub mod heredoc;
 pub mod json;
+pub mod logits;
 pub mod neutralize;
 pub mod repetition;
 pub mod shape;

@@ -7,6 +7,7 @@ mod abort;
 mod gguf;
 mod heredoc;
 mod json;
+mod logits;
 mod repetition;
 mod shape;
 mod shape_list;
@@ -33,6 +34,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::json::{check_arguments, loose_json, rejected_arguments, repair_json};
+    #[pymodule_export]
+    use crate::logits::best_logits;
     #[pymodule_export]
     use crate::repetition::RepetitionGuard;
     #[pymodule_export]

@@ -25,13 +25,15 @@ from agentkit_fast.runners._local.gbnf import (
 )
 from agentkit_fast.runners._local.lark import NotConvertible, to_lark
 from agentkit_fast.runners._local.llama import Grammar, Vocab
-from agentkit_fast.runners._local.sampling import Logits, Sampler
+from agentkit_fast.runners._local.sampling import Logits, Sampler, near_best
 
 __all__ = ["CallTrigger", "Constraint", "Constraints", "Plan"]
 
 log = logging.getLogger("agentkit_fast.local")
 
 _KEPT = 64
+# Refused first, a reply's next token is looked for among those so little less likely, where they are few.
+_NEAR, _FEW = 8.0, 256
 _CALL = b"@@call "
 
 
@@ -57,35 +59,49 @@ class Constraint(Protocol):
 class GbnfConstraint:
     """llama.cpp's grammar engine."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, vocab: Vocab) -> None:
         self._grammar = grammar
+        self._vocab = vocab
 
     def allows(self, token: int) -> bool:
         return self._grammar.allows(token)
 
     def choose(self, sampler: Sampler, logits: Logits) -> int | None:
-        # In batches from the top: the first that holds an allowed token far enough above its own lowest
-        # one decides like the whole vocabulary would, at a hundredth of its cost.
-        checked = 0
-        size = len(logits)
-        allowed_ids: list[NDArray[np.intp]] = []
-        for wanted in (64, 1024, 16384, size):
-            count = min(wanted, size)
-            top = np.argpartition(logits, size - count)[size - count :] if count < size else np.arange(size)
-            top = top[np.argsort(-logits[top], kind="stable")]
-            fresh = top[checked:]
-            fresh = fresh[np.isfinite(logits[fresh])]
-            if len(fresh):
-                allowed_ids.append(fresh[self._grammar.allowed(fresh)])
-            checked = count
-            ids = np.concatenate(allowed_ids) if allowed_ids else top[:0]
-            if len(ids):
-                values = logits[ids]
-                if count == size or logits[top[-1]] <= values.max() - sampler.reach:
-                    return sampler.choose(values, ids)
-            if count == size:
-                return None
+        # From the top: the first batch that holds an allowed token far enough above the batch's lowest one decides
+        # like the whole vocabulary would, at a hundredth of its cost.
+        near, _ = near_best(logits, max(sampler.reach, _NEAR), _FEW)
+        allowed = near[self._grammar.allowed(near)]
+        if len(allowed):
+            values = logits[allowed]
+            if logits[near[-1]] <= values.max() - sampler.reach or (
+                len(near) < _FEW and values.max() - sampler.reach >= logits[near[0]] - _NEAR
+            ):
+                return sampler.choose(values, allowed)
+        # The model wants something else altogether. What may come next begins with few different bytes, mostly,
+        # and few tokens begin with them.
+        ids = self._possible()
+        ids = ids[np.isfinite(logits[ids])]
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+        checked: list[NDArray[np.intp]] = []
+        start = 0
+        for end in (64, 1024, 16384, len(ids)):
+            fresh = ids[start:end]
+            start = max(start, min(end, len(ids)))
+            checked.append(fresh[self._grammar.allowed(fresh)])
+            found = np.concatenate(checked)
+            if len(found):
+                values = logits[found]
+                if start == len(ids) or logits[ids[start - 1]] <= values.max() - sampler.reach:
+                    return sampler.choose(values, found)
         return None
+
+    def _possible(self) -> NDArray[np.intp]:
+        """Tokens that begin with a byte that may come next, and those that say nothing about it."""
+        singles, firsts = self._vocab.first_bytes()
+        may = np.ones(257, dtype=np.bool_)
+        known = np.flatnonzero(singles >= 0)
+        may[known] = self._grammar.allowed(singles[known])
+        return np.flatnonzero(may[firsts])
 
     def accept(self, token: int) -> None:
         self._grammar.accept(token)
@@ -239,7 +255,7 @@ class Constraints:
         matcher = self._matcher(rules)
 
         def begin() -> Constraint:
-            plain = GbnfConstraint(base.clone())
+            plain = GbnfConstraint(base.clone(), self._vocab)
             return plain if matcher is None else LlgConstraint(matcher.deep_copy(), plain, self._vocab)
 
         return Plan(begin, prose=prose is not None)

@@ -9,6 +9,7 @@ llama.cpp itself.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -45,7 +46,7 @@ class Engine:
     """Runs requests on one model.
 
     `window` is each conversation's limit in tokens. `encode_text` gives a text's ids, for what a prompt
-    says beyond what the cache holds.
+    says beyond what the cache holds. `release` frees what the thread owns, as its last act.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Engine:
         n_sequences: int,
         encode_text: Callable[[str], Ids],
         snapshots: Snapshots,
+        release: Callable[[], None],
     ) -> None:
         self.model = model
         self.context = context
@@ -65,12 +67,17 @@ class Engine:
         self.records: deque[TurnRecord] = deque(maxlen=1000)
         self.totals = TurnRecord()
         self._encode_text = encode_text
+        self._release = release
+        self._process = os.getpid()
         self._sequences = [Sequence(number) for number in range(n_sequences)]
         self._clock = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: deque[Request] = deque()
         self._running: list[tuple[Request, Generator[None]]] = []
         self._current: Request | None = None
+        # Held for a few instructions at a time: nothing is put into the inbox after its end, and no flag meant for
+        # one request hits the next.
+        self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agentkit-fast-llama", daemon=True)
         self._thread.start()
@@ -79,18 +86,34 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request; its chunks come through `request.deliver`."""
+        self._put(lambda: self._waiting.append(request))
+
+    def check_open(self) -> None:
+        """`RunnerError` where nothing can be asked for any more."""
+        if os.getpid() != self._process:
+            raise RunnerError(
+                f"This LocalRunner was loaded by process {self._process}; its thread did not follow into the "
+                f"forked process {os.getpid()}. Load one there, or start processes by spawn."
+            )
         if self._closed.is_set():
-            raise RunnerError("This LocalRunner is closed.")
-        self._inbox.put(lambda: self._waiting.append(request))
+            raise _closed_error()
+
+    def _put(self, item: Callable[[], None]) -> None:
+        self.check_open()
+        with self._lock:
+            if not self._closed.is_set():
+                self._inbox.put(item)
+                return
+        raise _closed_error()
 
     def cancel(self, request: Request) -> None:
         """Stop a request, also in the middle of a batch."""
         request.cancelled = True
-        # A request that is not the current one is noticed before its next piece of work. Where the current
-        # one changes under our hands the flag hits its successor, which then just repeats its batch.
-        if self._current is request:
-            self.context.flag.set()
-        self._inbox.put(lambda: None)  # wakes the thread, should it be waiting
+        # A request that is not the current one is noticed before its next piece of work.
+        with self._lock:
+            if self._current is request:
+                self.context.flag.set()
+            self._inbox.put(_wake)  # should the thread be waiting
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run something on the owner thread, between two pieces of work."""
@@ -102,23 +125,34 @@ class Engine:
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits
                 future.set_exception(error)
 
-        if self._closed.is_set():
-            raise RunnerError("This LocalRunner is closed.")
-        self._inbox.put(run)
+        if threading.current_thread() is self._thread:  # from a callback: waiting would be for ever
+            run()
+        else:
+            self._put(run)
         return future
 
     def close(self) -> None:
-        """Stop all requests and the thread. The context stays, for its owner to free."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self.context.flag.set()
-            self._inbox.put(None)
+        """Stop all requests and the thread, which frees what it owns; returns when it has, but for a call from
+        that thread itself (a callback)."""
+        if os.getpid() != self._process:
+            return  # a forked copy: the thread is not here, and the memory is the other process's to free
+        with self._lock:
+            if not self._closed.is_set():
+                self._closed.set()
+                self.context.flag.set()
+                self._inbox.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     # --- the owner thread
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._release()
+
+    def _work(self) -> None:
         while True:
             if not self._take():
                 break
@@ -177,10 +211,11 @@ class Engine:
 
     def _step(self, entry: tuple[Request, Generator[None]]) -> None:
         request, work = entry
-        self._current = request
-        self.context.flag.clear()
-        if self._closed.is_set():
-            return
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._current = request
+            self.context.flag.clear()
         try:
             if request.cancelled:
                 work.close()
@@ -198,7 +233,8 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - handed to whoever reads the reply
             request.fail(error)
         finally:
-            self._current = None
+            with self._lock:
+                self._current = None
         self._running.remove(entry)
 
     def _serve(self, request: Request) -> Generator[None]:
@@ -234,7 +270,7 @@ class Engine:
             )
             # The last token is evaluated again where all are there: logits are not part of a state.
             length = min(length, len(adopted) - 1)
-            if not self.model.rewinds and length < len(known):
+            if length < len(known) and not self._reaches(candidate, length):
                 continue
             if length > shared or (
                 length == shared
@@ -253,17 +289,25 @@ class Engine:
             self._explain(request, idle)
         elif isinstance(best, Snapshot):
             sequence = self._free(keep=None)
-            state = self.snapshots.load(best)
+
+            def restoring(part: float) -> None:
+                if request.cancelled or self._closed.is_set():
+                    raise _Cancelled
+                request.progress("restore", part)
+
+            state = self.snapshots.load(best, restoring)
             if state is not None and self._restore(sequence, best, state):
+                request.progress("restore", 1.0)
                 record.source = "memory" if best.state is not None else "disk"
             else:
                 self.snapshots.drop(best)
                 self._clear(sequence)
-        elif shared == len(best.log):
+        elif shared == len(best.log) and (self.context.rewinds or best.session == request.session):
             sequence = best
             record.source = "live"
         else:
-            sequence = self._fork(best, shared, request)
+            # Where nothing can be taken back, a question aside works on a copy, though it goes on from the end.
+            sequence = self._fork(best, shared)
             record.source = "fork"
         kept = min(shared, len(sequence.log))
         if kept < len(sequence.log):
@@ -277,19 +321,23 @@ class Engine:
         record.prompt, record.cached, record.evaluated = len(ids), kept, len(ids) - kept
         return sequence, ids
 
-    def _fork(self, source: Sequence, length: int, request: Request) -> Sequence:
+    def _reaches(self, candidate: Sequence | Snapshot, length: int) -> bool:
+        """Whether a beginning of what the candidate holds can be gone on from."""
+        if isinstance(candidate, Sequence):
+            return self.context.reaches(candidate.number, length)
+        # Of a snapshot only a try can tell, where a window slides: kept for a cut of the last token.
+        return self.context.rewinds or (self.model.rewinds and length == len(candidate.ids) - 1)
+
+    def _fork(self, source: Sequence, length: int) -> Sequence:
         """A sequence that shares a beginning: the source keeps its own continuation."""
         target = self._free(keep=source)
         if target is source:
             self._save(source)
             self._truncate(source, length)
             return source
-        self.context.copy(source.number, target.number, length)
-        if self.context.length(target.number) != length:
-            self._clear(target)
-            return target
         target.log.truncate(0)
-        target.log.extend(source.log.ids[:length])
+        if self.context.copy(source.number, target.number, length):
+            target.log.extend(source.log.ids[:length])
         return target
 
     def _free(self, keep: Sequence | None) -> Sequence:
@@ -312,11 +360,7 @@ class Engine:
         if len(ids) < _WORTH_KEEPING:
             return
         for other in self._sequences:
-            if (
-                other is not sequence
-                and len(other.log) >= len(ids)
-                and common(other.log.ids, ids) == len(ids)
-            ):
+            if other is not sequence and self.snapshots.serves(other.log.ids, ids):
                 return
         self.snapshots.put(ids.copy(), lambda: self.context.save(sequence.number))
 
@@ -399,7 +443,7 @@ class Engine:
             while len(sequence.log) < len(ids):
                 at = len(sequence.log)
                 self._decode(request, sequence, ids[at : at + size])
-                request.progress(len(sequence.log), len(ids))
+                request.progress("prefill", len(sequence.log) / len(ids))
                 if len(sequence.log) < len(ids):
                     yield
         finally:
@@ -429,8 +473,12 @@ class Engine:
         request.finish(reply)
 
 
+def _wake() -> None:
+    """Put into the inbox so that the thread looks around."""
+
+
 def _closed_error() -> RunnerError:
-    return RunnerError("The LocalRunner was closed before this reply was complete.")
+    return RunnerError("This LocalRunner is closed; a reply that was not complete ends here.")
 
 
 def _ids_of(candidate: Sequence | Snapshot) -> Ids:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentkit_fast._core import AbortFlag
-from agentkit_fast.errors import ModelLoadError, RunnerError
+from agentkit_fast._core import AbortFlag, GgufHeader
+from agentkit_fast.errors import AgentkitError, ModelLoadError, RunnerError
 
 __all__ = [
     "ABORTED",
@@ -172,6 +172,7 @@ class Vocab:
         banned[list(self.eog)] = False
         self.banned: NDArray[np.intp] = np.flatnonzero(banned)
         self._pieces: dict[int, bytes] = {}
+        self._first: tuple[NDArray[np.int64], NDArray[np.int16]] | None = None
         self._buffer = threading.local()
 
     def piece(self, token: int) -> bytes:
@@ -181,16 +182,40 @@ class Vocab:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
+    def close(self) -> None:
+        """Before the model goes: whoever still holds the vocabulary gets an error, not freed memory."""
+        self.pointer = None
+
+    def _open(self) -> Any:
+        if self.pointer is None:
+            raise RunnerError("This model is closed.")
+        return self.pointer
+
     def _read_piece(self, token: int) -> bytes:
         # llama-cpp-python's own wrapper reads into 32 bytes and loses every longer piece (47 of SmolLM2's,
         # among them the newline with 32 blanks); a negative result here says how much room is needed.
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = int(self._lib.llama_token_to_piece(self.pointer, token, buffer, size, 0, True))
+            length = int(self._lib.llama_token_to_piece(self._open(), token, buffer, size, 0, True))
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+    def first_bytes(self) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """For each byte the token that is that byte alone, or -1; for each token its first byte, 256 where a
+        grammar cannot be asked by it (control tokens, empty ones)."""
+        if self._first is None:
+            singles = np.full(256, -1, dtype=np.int64)
+            firsts = np.full(self.size, 256, dtype=np.int16)
+            for token in range(self.size):
+                piece = self.piece(token)
+                if piece and not self.special[token]:
+                    firsts[token] = piece[0]
+                    if len(piece) == 1:
+                        singles[piece[0]] = token
+            self._first = singles, firsts
+        return self._first
 
     def bytes_of(self, ids: Sequence[int] | Ids) -> bytes:
         """The bytes of many tokens."""
@@ -204,7 +229,7 @@ class Vocab:
             pointer = out.ctypes.data_as(self._lib.llama_token_p)
             count = int(
                 self._lib.llama_tokenize(
-                    self.pointer, text, len(text), pointer, room, add_special, parse_special
+                    self._open(), text, len(text), pointer, room, add_special, parse_special
                 )
             )
             if count >= 0:
@@ -296,12 +321,16 @@ class Model:
             (options or {}).get("use_extra_bufts", b"AMX_INT8 = 1" not in lib.llama_print_system_info())
         )
         self._apply(params, {k: v for k, v in (options or {}).items() if k != "use_extra_bufts"})
+        raised: list[BaseException] = []
         if progress is not None:
 
             @lib.llama_progress_callback  # type: ignore[untyped-decorator]
             def on_progress(fraction: float, _data: object) -> bool:
-                progress(float(fraction))
-                return True
+                try:
+                    progress(float(fraction))
+                except BaseException as error:  # noqa: BLE001 - no exception crosses C: it is raised below
+                    raised.append(error)
+                return not raised
 
             params.progress_callback = on_progress
             self._kept.append(on_progress)
@@ -309,6 +338,9 @@ class Model:
         # Another user of llama.cpp in this process may have taken the log, and with it the reason of a failure.
         lib.llama_log_set(_log_sink, ctypes.c_void_p(0))
         self.pointer = lib.llama_model_load_from_file(os.fsencode(self.path), params)
+        if raised:
+            self.close()
+            raise raised[0]
         if not self.pointer:
             raise ModelLoadError(_load_failure(self.path, list(_load_errors)))
         try:
@@ -353,25 +385,50 @@ class Model:
         return text.decode("utf-8", "replace") if text else ""
 
     def kv_bytes_per_token(self) -> int:
-        """What one token takes in an f16 cache: layers x (keys + values) x 2 bytes."""
-        arch = self.metadata.get("general.architecture", "")
+        """What one token takes in an f16 cache: 2 bytes x (keys + values), summed over the layers.
 
-        def number(key: str, default: int) -> int:
-            try:
-                return int(self.metadata[f"{arch}.{key}"])
-            except (KeyError, ValueError):
-                return default
+        Layers with a recurrent state have no key-value heads and take nothing a token; where a sliding window bounds
+        what some layers keep, this is what they take inside it.
+        """
+        heads, kv_heads = (
+            self._per_layer("attention.head_count"),
+            self._per_layer("attention.head_count_kv"),
+        )
+        total = 0
+        for head, kv_head in zip(heads, kv_heads or heads, strict=False):
+            width = self.n_embd // head if head else 0
+            keys = self._number("attention.key_length", width)
+            values = self._number("attention.value_length", width)
+            total += kv_head * (keys + values) * 2
+        return total
 
-        lib = self._lib
-        heads = max(1, int(lib.llama_model_n_head(self.pointer)))
-        kv_heads = max(1, int(lib.llama_model_n_head_kv(self.pointer)))
-        width = self.n_embd // heads
-        keys = number("attention.key_length", width)
-        values = number("attention.value_length", width)
-        return int(lib.llama_model_n_layer(self.pointer)) * kv_heads * (keys + values) * 2
+    def _number(self, key: str, default: int) -> int:
+        try:
+            return int(self.metadata[f"{self.architecture}.{key}"])
+        except (KeyError, ValueError):
+            return default
+
+    def _per_layer(self, key: str) -> list[int]:
+        """A figure that the file gives once, or for each layer; nothing where it has none."""
+        layers = int(self._lib.llama_model_n_layer(self.pointer))
+        # llama.cpp shows no arrays among its metadata, so the header is asked.
+        try:
+            found = GgufHeader(self.path).get(f"{self.architecture}.{key}")
+        except (AgentkitError, OSError, ValueError):
+            found = None
+        if found is None:
+            return []
+        return [int(value) for value in found] if isinstance(found, list) else [int(found)] * layers
+
+    @property
+    def architecture(self) -> str:
+        return self.metadata.get("general.architecture", "")
 
     def close(self) -> None:
         if getattr(self, "pointer", None):
+            vocab = getattr(self, "vocab", None)
+            if vocab is not None:
+                vocab.close()
             self._lib.llama_model_free(self.pointer)
             self.pointer = None
 
@@ -513,6 +570,7 @@ class Context:
         batch.seq_id = self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._steps = np.arange(size, dtype=np.int32)
+        self._views: dict[int, NDArray[np.float32]] = {}
 
     def decode(self, ids: Sequence[int] | Ids, start: int, sequence: int, *, every: bool = False) -> int:
         """Evaluate at most `n_batch` tokens of `sequence` from position `start`; 0, `NO_ROOM` or `ABORTED`.
@@ -536,31 +594,70 @@ class Context:
     def logits(self, index: int = -1) -> NDArray[np.float32]:
         """Logits of the batch's token `index`: a view, good until the next `decode`."""
         pointer = self._lib.llama_get_logits_ith(self.pointer, index)
-        return np.ctypeslib.as_array(pointer, shape=(self.model.vocab.size,))
+        address = ctypes.cast(pointer, ctypes.c_void_p).value or 0
+        if not address:
+            raise RunnerError("llama.cpp gives no logits: is this a model that only embeds?")
+        # llama.cpp's buffer stays where it is, mostly.
+        if address not in self._views:
+            self._views.clear()
+            memory: Any = (ctypes.c_float * self.model.vocab.size).from_address(address)
+            self._views[address] = np.frombuffer(memory, dtype=np.float32)
+        return self._views[address]
 
     def truncate(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of `sequence`; how many are kept: fewer where the memory cannot
+        """Keep the first `length` tokens of `sequence`; how many are kept: none where the memory cannot
         go back there (recurrent states, a sliding window that has moved on)."""
         lib = self._lib
-        if length > 0:
-            kept = bool(lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
-            if kept and self.model.n_swa and not self.swa_full:
-                # seq_rm says yes also where the window's tokens are gone.
-                first = int(lib.llama_memory_seq_pos_min(self._memory, sequence))
-                kept = 0 <= first <= max(0, length - self.model.n_swa)
-            if kept and int(lib.llama_memory_seq_pos_max(self._memory, sequence)) == length - 1:
+        if length > 0 and self.reaches(sequence, length):
+            lib.llama_memory_seq_rm(self._memory, sequence, length, -1)
+            if self.length(sequence) == length:
                 return length
         lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         return 0
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether every beginning of a sequence can be gone back to, also of one that was saved and restored.
+
+        A saved state holds no more of a sliding window than its end needs, whatever the cache itself keeps.
+        """
+        return self.model.rewinds and not self.model.n_swa
+
+    @property
+    def rewinds_replies(self) -> bool:
+        """Whether the tokens of the running reply can be taken back."""
+        return self.model.rewinds and (not self.model.n_swa or self.swa_full)
+
+    def reaches(self, sequence: int, length: int) -> bool:
+        """Whether the cache holds all that is needed to go on after the first `length` tokens of `sequence`.
+
+        llama.cpp itself says yes to a cut into a sliding window whose tokens are gone.
+        """
+        held = self.length(sequence)
+        if held == length:
+            return True
+        if not self.model.rewinds or held < length:
+            return False
+        if not self.model.n_swa:
+            return True
+        first = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
+        return 0 <= first <= max(0, length - self.model.n_swa)
 
     def length(self, sequence: int) -> int:
         """Tokens of `sequence` in the cache."""
         return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Make `target` share the first `length` tokens of `source`. Costs no memory."""
-        self._lib.llama_memory_seq_rm(self._memory, target, -1, -1)
-        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """Make `target` share the first `length` tokens of `source`; false, and it is empty, where they are not all
+        there. Costs no memory (a recurrent state: its own size, once one of the two goes on)."""
+        lib = self._lib
+        lib.llama_memory_seq_rm(self._memory, target, -1, -1)
+        if self.reaches(source, length):
+            lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            if self.length(target) == length:
+                return True
+            lib.llama_memory_seq_rm(self._memory, target, -1, -1)
+        return False
 
     def save(self, sequence: int) -> NDArray[np.uint8]:
         """A sequence's state in host memory."""
@@ -638,7 +735,7 @@ class Grammar:
     def __init__(self, vocab: Vocab, gbnf: str) -> None:
         lib = binding()
         del _load_errors[:]
-        pointer = lib.llama_sampler_init_grammar(vocab.pointer, gbnf.encode(), b"root")
+        pointer = lib.llama_sampler_init_grammar(vocab._open(), gbnf.encode(), b"root")
         if not pointer:
             raise ValueError(f"llama.cpp refuses the grammar. {_tail(list(_load_errors))}")
         self._set(pointer)

@@ -89,16 +89,16 @@ class Request:
     guard: RepetitionGuard | None = None
     rewinds: bool = True
     on_finish: Callable[[str], None] | None = None
-    on_progress: Callable[[int, int], Any] | None = None
+    on_progress: Callable[[str, float], Any] | None = None
     cancelled: bool = False
     started: bool = False
     record: TurnRecord = field(default_factory=TurnRecord)
     begun: float = field(default_factory=time.perf_counter)
     ended: bool = False
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, what: str, fraction: float) -> None:
         if self.on_progress is not None:
-            self.on_progress(done, total)
+            self.on_progress(what, fraction)
 
     def reply(self, vocab: Vocab, history: Ids) -> Reply:
         return Reply(self, vocab, history)
@@ -299,8 +299,9 @@ class Reply:
         self._avoid = watch.tokens[keep]
         self._escaped = [watch.tokens[keep - 1]]
         self.rewind = keep
-        self._utf8 = Utf8()
         watch.rewind(keep)
+        self._utf8 = Utf8()
+        self._utf8.push(self._vocab.bytes_of(watch.tokens))  # a character may be cut where the copy ends
         guard.reset()
         if self._trigger is not None:
             self._trigger = CallTrigger()

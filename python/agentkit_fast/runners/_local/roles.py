@@ -98,6 +98,7 @@ def _shape(message: Message | Mapping[str, Any], rules: TemplateRules) -> dict[s
     wire = message.to_wire(reasoning=True) if isinstance(message, Message) else dict(message)
     if wire.get("content") is None:
         wire["content"] = ""
+    _check_parts(wire["content"])
     if wire.get("role") == "developer":
         wire["role"] = "system"
     calls = wire.get("tool_calls")
@@ -109,6 +110,17 @@ def _shape(message: Message | Mapping[str, Any], rules: TemplateRules) -> dict[s
     if wire.get("role") in ("tool", "function") and not rules.tool_role:
         wire = {"role": "user", "content": wire["content"]}
     return wire
+
+
+def _check_parts(content: Any) -> None:
+    """Said here, before anything is flattened: a picture must not get lost in silence."""
+    for part in content if isinstance(content, (list, tuple)) else ():
+        if isinstance(part, Mapping) and not isinstance(part.get("text"), str):
+            kind = part.get("type", "?")
+            raise ValueError(
+                f"LocalRunner reads text only; a message holds a part of type {kind!r:.40}. For images run "
+                "llama-server with the model's --mmproj file and use HttpRunner, or say in words what they show."
+            )
 
 
 def _written(call: Any) -> str:

@@ -1,7 +1,7 @@
 """Choosing the next token from logits.
 
-In numpy, on the few tokens that can be chosen at all: everything `min_p` and `top_k` would drop is dropped
-first, so that sorting and exponentials run over tens of candidates, not over a 262k vocabulary.
+On the few tokens that can be chosen at all: everything `min_p` and `top_k` would drop is dropped first, in Rust and in
+one pass, so that sorting and exponentials run over tens of candidates, not over a 262k vocabulary.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agentkit_fast._core import best_logits
 from agentkit_fast.messages import ChatOptions
 
-__all__ = ["Sampler", "Sampling"]
+__all__ = ["Sampler", "Sampling", "near_best"]
 
 Logits = NDArray[np.float32]
 
@@ -34,10 +35,11 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
     presence_penalty: float = 0.0
     penalty_last_n: int = 64
     seed: int | None = None
+    logit_bias: dict[int, float] = {}
 
     @classmethod
     def from_options(cls, options: ChatOptions, seed: int | None = None) -> Sampling:
-        """From a request's options; `extra` may hold `top_k`, `min_p` and `penalty_last_n`.
+        """From a request's options; `extra` may hold `top_k`, `min_p`, `penalty_last_n` and `logit_bias`.
 
         `ValueError` for figures that mean nothing.
         """
@@ -57,15 +59,49 @@ class Sampling(msgspec.Struct, kw_only=True, frozen=True):
             if options.extra.get(name) is not None:
                 given[name] = options.extra[name]
         for name, value in given.items():
-            if name != "seed" and not (isinstance(value, (int, float)) and math.isfinite(value)):
-                raise ValueError(f"{name} must be a number, not {value!r:.40}.")
-        made = cls(**given)
-        if made.temperature < 0 or not 0 <= made.min_p <= 1 or made.repeat_penalty <= 0:
+            whole = name in ("seed", "top_k", "penalty_last_n")
+            if name == "seed" and value is None:
+                continue
+            if not isinstance(value, int if whole else (int, float)) or not math.isfinite(value):
+                raise ValueError(f"{name} must be a {'whole ' * whole}number, not {value!r:.40}.")
+        made = cls(**given, logit_bias=_bias(options.extra.get("logit_bias")))
+        if made.temperature < 0 or made.repeat_penalty <= 0:
             raise ValueError(
-                f"temperature {made.temperature}, min_p {made.min_p} and repeat_penalty "
-                f"{made.repeat_penalty} must be at least 0, within 0 to 1, and above 0."
+                f"temperature {made.temperature} and repeat_penalty {made.repeat_penalty} "
+                "must be at least 0, and above 0."
             )
+        if not (0 <= made.min_p <= 1 and 0 <= made.top_p <= 1):
+            raise ValueError(f"min_p {made.min_p} and top_p {made.top_p} must be within 0 to 1.")
         return made
+
+
+_NOTHING = "No token can be chosen: every logit is excluded or not a number."
+
+
+def _bias(given: Any) -> dict[int, float]:
+    """OpenAI's `logit_bias`: token ids, as numbers or in text, and what is added to their logits."""
+    if given is None:
+        return {}
+    try:
+        made = {int(token): float(value) for token, value in dict(given).items()}
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"logit_bias must be an object of token ids and numbers, not {given!r:.60}."
+        ) from None
+    if any(token < 0 or math.isnan(value) or value == math.inf for token, value in made.items()):
+        raise ValueError(
+            "logit_bias must be an object of token ids from 0 on and numbers, or -inf for never."
+        )
+    return made
+
+
+def near_best(logits: Logits, reach: float, most: int = 0) -> tuple[NDArray[np.uint32], Logits]:
+    """The logits at most `reach` below the best: where they lie and what they are, the best first, at most `most` (0:
+    all). `ValueError` where none can be chosen."""
+    ids, values = best_logits(logits, reach=reach, most=max(0, most))
+    if not ids:
+        raise ValueError(_NOTHING)
+    return np.frombuffer(ids, dtype=np.uint32), np.frombuffer(values, dtype=np.float32)
 
 
 class Sampler:
@@ -79,6 +115,8 @@ class Sampler:
             or sampling.frequency_penalty != 0.0
             or sampling.presence_penalty != 0.0
         )
+        self._biased = np.fromiter(sampling.logit_bias, dtype=np.int64)
+        self._bias = np.fromiter(sampling.logit_bias.values(), dtype=np.float32)
         last = sampling.penalty_last_n if sampling.penalty_last_n > 0 else 64
         self._recent: deque[int] = deque(map(int, history[-last:]), maxlen=last)
 
@@ -88,7 +126,9 @@ class Sampler:
             self._recent.append(token)
 
     def prepare(self, logits: Logits) -> None:
-        """Apply the penalties, in place. Once per position."""
+        """Apply the bias and the penalties, in place. Once per position."""
+        if len(self._biased):
+            logits[self._biased] += self._bias
         if not self._penalizes or not self._recent:
             return
         ids, counts = np.unique(np.fromiter(self._recent, dtype=np.int64), return_counts=True)
@@ -114,17 +154,11 @@ class Sampler:
         sampling = self._sampling
         if sampling.temperature == 0:
             at = int(logits.argmax())
+            if not np.isfinite(logits[at]):
+                raise ValueError(_NOTHING)
             return at if ids is None else int(ids[at])
-        best = logits.max()
-        if not np.isfinite(best):
-            raise ValueError("No token can be chosen: every logit is excluded or not a number.")
-        near = np.flatnonzero(logits >= best - np.float32(self.reach))
-        values = logits[near]
-        if 0 < sampling.top_k < len(near):
-            top = np.argpartition(values, -sampling.top_k)[-sampling.top_k :]
-            near, values = near[top], values[top]
-        order = np.argsort(-values, kind="stable")
-        near, values = near[order], values[order].astype(np.float64)
+        near, found = near_best(logits, self.reach, sampling.top_k)
+        values = found.astype(np.float64)
         weights = np.exp(values - values[0])
         if sampling.top_p < 1.0:
             mass = np.cumsum(weights)

@@ -28,10 +28,14 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots up to a number of bytes in memory; the oldest go first, to the disk where there is a cache."""
+    """Snapshots up to a number of bytes in memory; the oldest go first, to the disk where there is a cache.
 
-    def __init__(self, limit: int, disk: StateCache | None = None) -> None:
+    `rewinds`: a longer state serves for its own beginnings.
+    """
+
+    def __init__(self, limit: int, disk: StateCache | None = None, *, rewinds: bool = True) -> None:
         self.limit = limit
+        self._rewinds = rewinds
         self._disk = disk
         self._kept: list[Snapshot] = []  # in memory, oldest first
         self._stored = (
@@ -46,15 +50,20 @@ class Snapshots:
     def candidates(self) -> list[Snapshot]:
         return [*self._kept, *self._stored]
 
+    def serves(self, longer: Ids, ids: Ids) -> bool:
+        """Whether a state of `longer` makes one of `ids` needless."""
+        if len(longer) < len(ids) or (len(longer) > len(ids) and not self._rewinds):
+            return False
+        return common(longer, ids) == len(ids)
+
     def put(self, ids: Ids, save: Callable[[], State]) -> None:
         """Keep a sequence, unless what is kept holds it already; what it holds in turn is dropped."""
         for snapshot in list(self._kept):
-            shared = common(snapshot.ids, ids)
-            if shared == len(ids):
+            if self.serves(snapshot.ids, ids):
                 self._kept.remove(snapshot)
                 self._kept.append(snapshot)
                 return
-            if shared == len(snapshot.ids):
+            if self.serves(ids, snapshot.ids):
                 self._kept.remove(snapshot)
         state = save()
         if state.nbytes > self.limit:
@@ -71,22 +80,24 @@ class Snapshots:
         if self._disk is None:
             return
         for snapshot in list(self._stored):
-            shared = common(snapshot.ids, ids)
-            if shared == len(ids):
+            if self.serves(snapshot.ids, ids):
                 return
-            if shared == len(snapshot.ids) and snapshot.stored is not None:
+            if self.serves(ids, snapshot.ids) and snapshot.stored is not None:
                 self._stored.remove(snapshot)
                 self._disk.drop(snapshot.stored)
-        self._disk.save(ids, state)
+        stored = self._disk.save(ids, state)
+        if stored is not None:
+            self._stored.append(Snapshot(stored.ids, stored.size, stored=stored))
 
-    def load(self, snapshot: Snapshot) -> State | None:
-        """Its state, and the snapshot counts as used; `None` where it cannot be had."""
+    def load(self, snapshot: Snapshot, progress: Callable[[float], None]) -> State | None:
+        """Its state, and the snapshot counts as used; `None` where it cannot be had. `progress` is told what part of
+        a file is read."""
         if snapshot in self._kept:
             self._kept.remove(snapshot)
             self._kept.append(snapshot)
             return snapshot.state
         if snapshot.stored is not None and self._disk is not None:
-            return self._disk.load(snapshot.stored)
+            return self._disk.load(snapshot.stored, progress)
         return None
 
     def drop(self, snapshot: Snapshot) -> None:
@@ -103,6 +114,6 @@ class Snapshots:
         written: list[Ids] = []
         # Longest first, so that the beginning of another conversation is not written again.
         for ids, save in sorted(everything, key=lambda pair: -len(pair[0])):
-            if not any(common(done, ids) == len(ids) for done in written):
+            if not any(self.serves(done, ids) for done in written):
                 self._spill(ids, save())
                 written.append(ids)

@@ -44,7 +44,11 @@ class ChatStream(Iterator[StreamChunk]):
     def __next__(self) -> StreamChunk:
         if self._over:
             raise StopIteration
-        item = self._channel.items.get()
+        try:
+            item = self._channel.items.get()
+        except BaseException:  # Ctrl-C while waiting: nobody reads on
+            self._stop()
+            raise
         if isinstance(item, StreamChunk):
             return item
         self._over = True

@@ -30,9 +30,11 @@ def offer(
     a call is required, they are taught and held to as heredoc calls, which any model can write."""
     choice = options.tool_choice
     known = [_tool(tool) for tool in tools]
+    must = choice not in (None, "auto", "none")
+    if must and not known and not options.grammar:
+        raise ValueError(f"tool_choice {choice!r} asks for a call, but no tools were given.")
     if not known or choice == "none":
         return Offered()
-    must = choice not in (None, "auto")
     if rules.tools and not must:
         return Offered(rendered=tuple(known), parser=TaggedCalls)
     if choice not in (None, "auto", "required"):

@@ -1,0 +1,108 @@
+//! The few tokens of a vocabulary that can be chosen at all.
+
+/// Logits looked at together: only blocks that hold a candidate are read a second time.
+const BLOCK: usize = 256;
+/// Maxima kept side by side, so that the compiler compares several logits at once.
+const LANES: usize = 16;
+
+/// Positions and values of the logits at most `reach` below the best, the best first and equal ones
+/// by position; of more than `most` of them the best (0: all). Empty where the best is no finite
+/// number. A logit that is not a number is never among them.
+pub fn best_logits(logits: &[f32], reach: f32, most: usize) -> Vec<(u32, f32)> {
+    let tops: Vec<f32> = logits.chunks(BLOCK).map(highest).collect();
+    let best = highest(&tops);
+    if !best.is_finite() {
+        return Vec::new();
+    }
+    let floor = best - reach;
+    let mut found = Vec::new();
+    for (block, (&top, values)) in tops.iter().zip(logits.chunks(BLOCK)).enumerate() {
+        if top < floor {
+            continue;
+        }
+        for (offset, &value) in values.iter().enumerate() {
+            if value >= floor {
+                found.push(((block * BLOCK + offset) as u32, value));
+            }
+        }
+    }
+    let order = |left: &(u32, f32), right: &(u32, f32)| {
+        right.1.total_cmp(&left.1).then(left.0.cmp(&right.0))
+    };
+    if 0 < most && most < found.len() {
+        found.select_nth_unstable_by(most - 1, order);
+        found.truncate(most);
+    }
+    found.sort_unstable_by(order);
+    found
+}
+
+/// The highest number, or minus infinity where there is none.
+fn highest(values: &[f32]) -> f32 {
+    // Not `f32::max`, whose care for what is no number takes several instructions.
+    let higher = |top: f32, value: f32| if value > top { value } else { top };
+    let mut tops = [f32::NEG_INFINITY; LANES];
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    for lane in lanes {
+        for (top, &value) in tops.iter_mut().zip(lane) {
+            *top = higher(*top, value);
+        }
+    }
+    tops.into_iter()
+        .chain(rest.iter().copied())
+        .fold(f32::NEG_INFINITY, higher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::best_logits;
+
+    /// All of it by sorting.
+    fn slow(logits: &[f32], reach: f32, most: usize) -> Vec<(u32, f32)> {
+        let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        all.retain(|(_, value)| !value.is_nan());
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let Some(&(_, best)) = all.first().filter(|(_, best)| best.is_finite()) else {
+            return Vec::new();
+        };
+        all.retain(|(_, value)| *value >= best - reach);
+        all.truncate(if most > 0 { most } else { usize::MAX });
+        all
+    }
+
+    #[test]
+    fn equal_to_sorting() {
+        let mut state = 7_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        for size in [0, 1, 15, 16, 17, 255, 256, 257, 1000, 4099] {
+            for round in 0..40 {
+                let logits: Vec<f32> = (0..size)
+                    .map(|_| match next() % 50 {
+                        0 if round % 2 == 0 => f32::NAN,
+                        1 => f32::NEG_INFINITY,
+                        _ => (next() % 400) as f32 / 20.0 - 10.0,
+                    })
+                    .collect();
+                for (reach, most) in [(0.0, 0), (3.0, 0), (3.0, 40), (f32::INFINITY, 5), (1.0, 1)] {
+                    let found = best_logits(&logits, reach, most);
+                    assert_eq!(found, slow(&logits, reach, most), "{size} {reach} {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_to_choose() {
+        for logits in [
+            &[][..],
+            &[f32::NEG_INFINITY],
+            &[f32::NAN, f32::NAN],
+            &[1.0, f32::INFINITY],
+        ] {
+            assert!(best_logits(logits, 1.0, 0).is_empty());
+        }
+    }
+}
