@@ -20,7 +20,7 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import Message, ToolCall, ToolDef, text_part
 from agentkit_fast.prompt import PromptEncoder
-from agentkit_fast.prompt.template import Owned, concat
+from agentkit_fast.prompt.owned import Owned, concat
 from prompt_families import FAMILIES, NOW, Family, plain_render
 
 NAMES = list(FAMILIES)

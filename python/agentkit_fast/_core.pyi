@@ -205,6 +205,13 @@ def capture_slots(result: str) -> dict[str, str]:
 def chars_by_four(text: str) -> int:
     """Tokens in `text` by the rule "four UTF-8 bytes a token, rounded up"."""
 
+def same_beginning(left: list[Any], right: list[Any]) -> int:
+    """How many items two lists have in common from their beginning on, types and the order of keys included.
+
+    Plain values, dicts, lists, tuples and msgspec structs are compared with all that is in them; other objects count
+    as different.
+    """
+
 def decode_tight(text: str) -> str:
     """The JSON of a text that `encode_tight` wrote; any other text as it is.
 

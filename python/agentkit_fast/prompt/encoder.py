@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import OrderedDict, deque
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from agentkit_fast._core import same_beginning
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import Message, ToolDef
-from agentkit_fast.prompt.template import ChatTemplate, Owned, owned_runs
-from agentkit_fast.prompt.wire import template_messages, template_tools
+from agentkit_fast.prompt.owned import Text
+from agentkit_fast.prompt.resume import Past, Rendering, WireMessage
+from agentkit_fast.prompt.template import ChatTemplate
+from agentkit_fast.prompt.wire import copied, message_list, template_messages, template_tools
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +34,10 @@ __all__ = ["Prompt", "PromptEncoder", "Tokenizer"]
 # Tokenized gaps are kept so that a growing conversation costs its new messages. The bound is on text:
 # ids take about as much again.
 _CACHE_CHARS = 8_000_000
+# And whole prompts, so many and within the same bound.
+_TRUNKS = 16
+# Between control tokens; where a message begins in a longer text, the ids before it are counted by their bytes.
+_LONG_GAP = 1 << 16
 
 
 class Tokenizer(Protocol):
@@ -51,19 +59,28 @@ class Tokenizer(Protocol):
 class Prompt:
     """`ids`, an int32 array, and `message_starts`: how many ids precede each message.
 
-    `text` is the rendered template. `message_starts` is worked out when first asked for: by
-    rendering every beginning of the conversation, which for a long one takes seconds (500 messages, 0.9 MB: 10 s on
-    a busy machine); after that, by the same encoder, only the beginnings that are new are rendered.
+    `text` is the rendered template; `reused` of its characters were taken from an earlier prompt of the
+    same conversation instead of being rendered again. `message_starts` is worked out when first asked for.
     """
 
-    __slots__ = ("_starts", "ids", "text")
+    __slots__ = ("_starts", "_text", "ids", "reused")
 
     def __init__(
-        self, ids: Ids, message_starts: Sequence[int] | Callable[[], list[int]], text: str = ""
+        self,
+        ids: Ids,
+        message_starts: Sequence[int] | Callable[[], list[int]],
+        text: str | Text = "",
+        reused: int = 0,
     ) -> None:
         self.ids = ids
-        self.text = text
+        self._text = text
+        self.reused = reused
         self._starts = message_starts
+
+    @property
+    def text(self) -> str:
+        self._text = str(self._text)
+        return self._text
 
     @property
     def message_starts(self) -> list[int]:
@@ -81,24 +98,34 @@ class Prompt:
 class _Marks(NamedTuple):
     """After each control token: how many characters and how many ids there are up to there."""
 
-    chars: list[int]
-    ids: list[int]
+    chars: array[int]
+    ids: array[int]
 
 
 class _Request(NamedTuple):
     """The messages and variables of one rendering."""
 
-    wire: list[dict[str, Any]]
+    wire: list[WireMessage]
     tools: list[dict[str, Any]]
     variables: dict[str, Any]
 
 
-class _Trunk(NamedTuple):
-    """A conversation's beginning: its request, that rendered, where its messages and the next start."""
+class _Trunk:
+    """A prompt that was made: what the next one of the same conversation begins with."""
 
-    request: _Request
-    head: Owned
-    starts: list[int]
+    __slots__ = ("gaps", "given", "ids", "marks", "rendering", "starts", "starts_kept", "wire")
+
+    def __init__(
+        self, given: list[Any], wire: list[WireMessage], rendering: Rendering, ids: Ids, marks: _Marks
+    ) -> None:
+        self.given = given  # the messages as they were then
+        self.wire = wire
+        self.rendering = rendering
+        self.ids = ids
+        self.marks = marks
+        self.starts: list[int] | None = None
+        self.gaps: dict[int, Any] = {}  # where ids end in long texts between control tokens, by mark
+        self.starts_kept: list[int] = []  # those that an earlier prompt had worked out
 
 
 class PromptEncoder:
@@ -154,7 +181,7 @@ class PromptEncoder:
         self._untrusted: Callable[[str], Any] | None = getattr(tokenizer, "encode_untrusted", None)
         self._adds_space: bool | None = None
         self._object_arguments = self._wants_objects()
-        self._trunks: deque[_Trunk] = deque(maxlen=16)
+        self._trunks: list[_Trunk] = []  # the last used one at the end
 
     def render(
         self,
@@ -166,8 +193,9 @@ class PromptEncoder:
         **variables: Any,
     ) -> str:
         """The prompt as text: what the template makes of the messages. Arguments as for `encode`."""
-        request = self._request(messages, tools, enable_thinking, variables)
-        return _plain(self._render(request, len(request.wire), prompted=add_generation_prompt))
+        wire = template_messages(message_list(messages), object_arguments=self._object_arguments)
+        request = _Request(wire, template_tools(tools), _variables(enable_thinking, variables))
+        return str(self._render(request, prompted=add_generation_prompt).text)
 
     def encode(
         self,
@@ -183,50 +211,101 @@ class PromptEncoder:
         `tools`, `enable_thinking` (unless `None`) and further keyword arguments are the template's
         variables. `RunnerError` where the template refuses the messages, in the template's words;
         `ValueError` for a message that is none.
+
+        Of a conversation seen before only what is new is rendered and tokenized, where the template
+        allows it (`Prompt.reused` says how much of the text was not rendered again).
         """
-        request = self._request(messages, tools, enable_thinking, variables)
-        text = self._render(request, len(request.wire), prompted=add_generation_prompt)
-        ids, marks = self._ids(text)
-        return Prompt(ids, lambda: self._message_starts(request, text, ids, marks), _plain(text))
+        given = message_list(messages)
+        trunk, common = self._nearest(given)
+        wire = template_messages(given[common:], object_arguments=self._object_arguments)
+        if trunk is not None:
+            wire = trunk.wire[:common] + wire
+        request = _Request(wire, template_tools(tools), _variables(enable_thinking, variables))
+        rendering = self._render(
+            request,
+            prompted=add_generation_prompt,
+            kept=trunk.rendering if trunk is not None else None,
+            common=common,
+        )
+        shared = rendering.shared
+        if trunk is not None and not shared:
+            shared = _alike(trunk.rendering, rendering)
+        ids, marks, cut = self._ids(rendering, trunk, shared)
+        kept = trunk.given[:common] if trunk is not None else []
+        new = _Trunk(kept + [copied(message) for message in given[common:]], wire, rendering, ids, marks)
+        if trunk is not None and rendering.shared and trunk.starts is not None:
+            new.starts_kept = _starts_before(trunk, rendering, cut)
+        self._remember(new, trunk, common)
+        return Prompt(ids, lambda: self._message_starts(request, new), rendering.text, rendering.reused)
 
     def encode_text(self, text: str) -> Ids:
         """Ids of `text` as a message's text: none of them is a control token."""
         return self._gap(text)
 
+    # --- what is kept of earlier prompts
+
+    def _nearest(self, given: list[Any]) -> tuple[_Trunk | None, int]:
+        """The prompt that has most messages in common with these, and how many."""
+        with self._lock:
+            trunks = self._trunks[::-1]
+        found, most = None, 0
+        for trunk in trunks:
+            if len(trunk.given) > most and (common := same_beginning(given, trunk.given)) > most:
+                found, most = trunk, common
+        return found, most
+
+    def _remember(self, new: _Trunk, old: _Trunk | None, common: int) -> None:
+        """Keep `new`, in the place of `old` where it is the same conversation gone on."""
+        with self._lock:
+            replaces = old is not None and common >= len(old.given) - 1
+            trunks = [trunk for trunk in self._trunks if not (replaces and trunk is old)]
+            trunks.append(new)
+            room = _CACHE_CHARS
+            first = len(trunks) - 1
+            while first and len(trunks) - first < _TRUNKS:
+                room -= len(trunks[first].rendering.text)
+                if room < len(trunks[first - 1].rendering.text):
+                    break
+                first -= 1
+            self._trunks = trunks[first:]
+
     # --- from messages to text
 
-    def _request(
-        self,
-        messages: Messages,
-        tools: Tools,
-        enable_thinking: bool | None,
-        variables: dict[str, Any],
-    ) -> _Request:
-        if enable_thinking is not None:
-            variables["enable_thinking"] = enable_thinking
-        wire = template_messages(messages, object_arguments=self._object_arguments)
-        return _Request(wire, template_tools(tools), variables)
-
-    def _render(self, request: _Request, count: int, *, prompted: bool = False) -> Owned:
+    def _render(
+        self, request: _Request, *, prompted: bool = False, kept: Rendering | None = None, common: int = 0
+    ) -> Rendering:
         return self._template.render(
-            request.wire[:count],
+            request.wire,
             add_generation_prompt=prompted,
             tools=request.tools,
             variables=request.variables,
+            kept=kept,
+            common=common,
         )
 
     # --- from text to ids
 
-    def _ids(self, text: Owned) -> tuple[Ids, _Marks]:
+    def _ids(self, rendering: Rendering, old: _Trunk | None, shared: int) -> tuple[Ids, _Marks, int]:
+        """The ids, and up to which character they were taken from `old`: the texts' beginnings, `shared`
+        characters, are alike in letters and owners."""
         np = self._np
-        plain = _plain(text)
+        text, owners = rendering.text, rendering.owners
         parts: list[Ids] = []
-        marks = _Marks([0], [0])
-        at = count = 0
-        for start, run in owned_runs(text):
-            for a, b, token in self._control_tokens(run):
+        marks = _Marks(array("q", [0]), array("q", [0]))
+        if old is not None and shared:
+            # A run of the template's text that goes on behind the beginning may spell another token now.
+            last = bisect_right(owners.starts, shared) - 1
+            settled = owners.starts[last] if last >= 0 and owners.stops[last] >= shared else shared
+            known = bisect_right(old.marks.chars, settled)
+            marks = _Marks(old.marks.chars[:known], old.marks.ids[:known])
+            parts.append(old.ids[: marks.ids[-1]])
+        begun = at = marks.chars[-1]
+        count = marks.ids[-1]
+        for place in range(bisect_left(owners.starts, begun), len(owners)):
+            start, stop = owners.starts[place], owners.stops[place]
+            for a, b, token in self._control_tokens(text.cut(start, stop)):
                 if start + a > at:
-                    gap = self._gap(plain[at : start + a])
+                    gap = self._gap(text.cut(at, start + a))
                     parts.append(gap)
                     count += len(gap)
                 parts.append(np.array([token], dtype=np.int32))
@@ -234,9 +313,9 @@ class PromptEncoder:
                 at = start + b
                 marks.chars.append(at)
                 marks.ids.append(count)
-        if at < len(plain):
-            parts.append(self._gap(plain[at:]))
-        return (np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)), marks
+        if at < len(text):
+            parts.append(self._gap(text.cut(at, len(text))))
+        return (np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)), marks, begun
 
     def _control_tokens(self, run: str) -> list[tuple[int, int, int]]:
         """Control tokens in a run of template text. The same few runs come again and again."""
@@ -338,64 +417,110 @@ class PromptEncoder:
                 {"role": "assistant", "content": "", "tool_calls": [call]},
             ]
             try:
-                return _plain(self._template.render(messages, add_generation_prompt=False))
+                return str(self._template.render(messages, add_generation_prompt=False).text)
             except RunnerError:
                 return ""
 
         return '"needle"' not in rendered('{"needle": 1}') and '"needle"' in rendered({"needle": 1})
 
-    def _message_starts(self, request: _Request, text: Owned, ids: Ids, marks: _Marks) -> list[int]:
-        # What was worked out for the beginning of the same conversation holds: only what came since
-        # costs a rendering.
-        starts: list[int] = []
-        count = len(request.wire)
-        for trunk in list(self._trunks):
-            known = trunk.request
-            shared = len(known.wire)
-            if (
-                len(starts) < len(trunk.starts) <= count
-                and known[1:] == request[1:]
-                and known.wire == request.wire[:shared]
-                and _begins(text, trunk.head)
-            ):
-                starts = list(trunk.starts)
-        head = Owned("")
-        appends = len(starts) < count
-        for index in range(len(starts), count):
-            try:
-                head = self._render(request, index)
-            except RunnerError:
-                # The template takes no such beginning (it wants a user first, say).
-                starts.append(starts[-1] if starts else 0)
-                continue
-            if _begins(text, head):
-                mark = bisect_right(marks.chars, len(head)) - 1
-                rest = _plain(head)[marks.chars[mark] :]
-                starts.append(marks.ids[mark] + (len(self._gap(rest)) if rest else 0))
+    # --- where messages begin
+
+    def _message_starts(self, request: _Request, trunk: _Trunk) -> list[int]:
+        if trunk.starts is None:
+            loop = _main_loop(trunk.rendering)
+            count = len(request.wire)
+            starts: list[int] = []
+            # Messages before the loop are part of the prompt's head, and so is whatever stands before
+            # the first: a look at the prompt of the beginning alone tells where they end.
+            heads = count if loop is None else min(count, max(1, loop.lead))
+            for index in range(heads):
+                starts.append(max(self._head_ids(request, index, trunk), starts[-1] if starts else 0))
+            if loop is not None:
+                starts += trunk.starts_kept[heads:]
+                for index in range(len(starts), count):
+                    place = loop.starts[min(index - loop.lead, len(loop.starts) - 1)]
+                    starts.append(max(self._ids_before(place, trunk), starts[-1]))
+                starts[:heads] = [min([start, *starts[heads : heads + 1]]) for start in starts[:heads]]
+            trunk.starts = starts
+        return list(trunk.starts)
+
+    def _ids_before(self, place: int, trunk: _Trunk) -> int:
+        """How many ids the text up to `place` gives on its own."""
+        mark = bisect_right(trunk.marks.chars, place) - 1
+        rest = trunk.rendering.text.cut(trunk.marks.chars[mark], place)
+        if len(rest) > _LONG_GAP:
+            # A template without control tokens: to tokenize each beginning would take quadratic time.
+            ends = self._ends_in_gap(mark, trunk)
+            return trunk.marks.ids[mark] + int(ends.searchsorted(len(rest.encode()), side="right"))
+        return trunk.marks.ids[mark] + (len(self._gap(rest)) if rest else 0)
+
+    def _ends_in_gap(self, mark: int, trunk: _Trunk) -> Any:
+        """Where, in bytes, each id ends that follows a mark, up to the next control token."""
+        ends = trunk.gaps.get(mark)
+        if ends is None:
+            first, last = trunk.marks.ids[mark], len(trunk.ids)
+            if mark + 1 < len(trunk.marks.ids):
+                last = trunk.marks.ids[mark + 1] - 1
+            used, which = self._np.unique(trunk.ids[first:last], return_inverse=True)
+            decode = self.tokenizer.decode
+            alone = len(decode(used[:1]))  # behind another id: some vocabularies drop a blank in front
+            sizes = [len(decode([used[0], one])) - alone for one in used]
+            ends = trunk.gaps[mark] = self._np.cumsum(self._np.array(sizes)[which])
+        return ends
+
+    def _head_ids(self, request: _Request, count: int, trunk: _Trunk) -> int:
+        """How many ids the prompt of the first `count` messages has in common with the whole one."""
+        try:
+            head = self._render(request._replace(wire=request.wire[:count]))
+        except RunnerError:
+            return 0  # the template takes no such beginning (it wants a user first, say)
+        length = len(head.text)
+        if _alike(head, trunk.rendering) == length:
+            return self._ids_before(length, trunk)
+        return _common(self._np, self._ids(head, None, 0)[0], trunk.ids)
+
+
+def _variables(enable_thinking: bool | None, variables: dict[str, Any]) -> dict[str, Any]:
+    return variables if enable_thinking is None else {**variables, "enable_thinking": enable_thinking}
+
+
+def _written(loop: Past) -> int:
+    return loop.starts[-1] - loop.starts[0]
+
+
+def _main_loop(rendering: Rendering) -> Past | None:
+    """The loop that writes the messages: of several the one that writes most."""
+    loop = max(rendering.loops.values(), key=_written, default=None)
+    return loop if loop is not None and _written(loop) else None
+
+
+def _starts_before(old: _Trunk, new: Rendering, cut: int) -> list[int]:
+    """Of the messages' starts that `old` has worked out those that hold: up to the character `cut`."""
+    before, loop = _main_loop(old.rendering), _main_loop(new)
+    if before is None or loop is None or before.lead != loop.lead or old.starts is None:
+        return []
+    known = bisect_right(before.starts, cut)
+    return old.starts[: loop.lead + known] if loop.starts[:known] == before.starts[:known] else []
+
+
+def _alike(left: Rendering, right: Rendering) -> int:
+    """How many characters two renderings have in common from the beginning, owners included."""
+    one, other = str(left.text), str(right.text)
+    low, high = 0, min(len(one), len(other))
+    if one[:high] != other[:high]:
+        while low < high:
+            middle = (low + high + 1) // 2
+            if one[low:middle] == other[low:middle]:
+                low = middle
             else:
-                appends = False
-                begun, _ = self._ids(head)
-                starts.append(max(_common(self._np, begun, ids), starts[-1] if starts else 0))
-        if appends:
-            self._trunks.append(_Trunk(request._replace(wire=request.wire[:-1]), head, list(starts)))
-        return starts
-
-
-def _plain(text: Owned) -> str:
-    return str.__getitem__(text, slice(None))
-
-
-def _begins(text: Owned, head: Owned) -> bool:
-    """Whether `text` begins with `head`, owners included."""
-    if not text.startswith(head):
-        return False
-    if not head.spans:
-        return not text.spans or text.spans[0][0] >= len(head)
-    last = len(head.spans) - 1
-    if len(text.spans) <= last or head.spans[:last] != text.spans[:last]:
-        return False
-    (a, b), (c, d) = head.spans[last], text.spans[last]
-    return a == c and (b == d or (b == len(head) and d > b))
+                high = middle - 1
+    a, b = left.owners, right.owners
+    both = min(len(a), len(b))
+    if a.starts[:both] != b.starts[:both] or a.stops[:both] != b.stops[:both]:
+        both = next(n for n in range(both) if (a.starts[n], a.stops[n]) != (b.starts[n], b.stops[n]))
+        if a.starts[both] == b.starts[both]:
+            return min(high, a.stops[both], b.stops[both])
+    return min([high, *a.starts[both : both + 1], *b.starts[both : both + 1]])
 
 
 def _common(np: Any, left: Ids, right: Ids) -> int:

@@ -7,11 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.messages import ContentPart, Message, ToolCall, ToolDef
-from agentkit_fast.prompt.template import Owned
+from agentkit_fast.prompt.owned import Owned
+from agentkit_fast.prompt.resume import WireMessage
 
-__all__ = ["ROLES", "template_messages", "template_tools"]
+__all__ = ["ROLES", "copied", "message_list", "template_messages", "template_tools"]
 
 # Some templates build a control token from the role (`'<|' + role + '|>'`). These few may: no text of a
 # conversation can choose among them.
@@ -21,29 +24,28 @@ _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 def template_messages(
     messages: Sequence[Message] | Sequence[Mapping[str, Any]], *, object_arguments: bool = False
-) -> list[dict[str, Any]]:
-    """Plain dicts, as templates in the wild expect them.
+) -> list[WireMessage]:
+    """Dicts, as templates in the wild expect them.
 
     `content` is always a string (`None` becomes `""`, text parts are joined by newlines), an empty
     `tool_calls` is left out, and with `object_arguments` a call's arguments are a value, not JSON text.
     Raises `ValueError` for a role that is no plain word and for content a text template cannot carry.
     """
-    if isinstance(messages, (str, bytes, Mapping)):
-        raise ValueError(f"Messages are a list, not {type(messages).__name__}.")
     return [_one(message, object_arguments) for message in messages]
 
 
-def _one(message: Message | Mapping[str, Any], object_arguments: bool) -> dict[str, Any]:
+def _one(message: Message | Mapping[str, Any], object_arguments: bool) -> WireMessage:
+    given: Mapping[str, Any]
     if isinstance(message, Message):
-        wire = message.to_wire(reasoning=True)
+        given = message.to_wire(reasoning=True)
     elif isinstance(message, Mapping):
-        wire = dict(message)
+        given = message
     else:
         raise ValueError(f"A message is a Message or a dict, not {type(message).__name__}.")
-    role = wire.get("role")
+    role = given.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise ValueError(f"{role!r:.80} is no role; use one of {', '.join(sorted(ROLES))}.")
-    wire = {str(key): _repair(value) for key, value in wire.items()}
+    wire = WireMessage({str(key): _repair(value) for key, value in given.items()})
     wire["role"] = Owned.whole(role) if role in ROLES else role
     wire["content"] = _text(wire.get("content"))
     calls = wire.get("tool_calls")
@@ -54,6 +56,25 @@ def _one(message: Message | Mapping[str, Any], object_arguments: bool) -> dict[s
     elif object_arguments:
         wire["tool_calls"] = [_with_object(call) for call in wire["tool_calls"]]
     return wire
+
+
+def message_list(messages: Any) -> list[Any]:
+    """The messages in a list of their own. `ValueError` for what is no list of any."""
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise ValueError(f"Messages are a list, not {type(messages).__name__}.")
+    return list(messages)
+
+
+def copied(value: Any) -> Any:
+    """`value` as it is now: what is changed in it later does not show in the copy."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copied(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return kind(map(copied, value))
+    if isinstance(value, msgspec.Struct):
+        return kind(**{name: copied(getattr(value, name)) for name in value.__struct_fields__})
+    return value
 
 
 def _text(content: Any) -> str:

@@ -4,6 +4,7 @@
 use pyo3::prelude::*;
 
 mod abort;
+mod beginning;
 mod gguf;
 mod heredoc;
 mod json;
@@ -25,6 +26,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::abort::AbortFlag;
+    #[pymodule_export]
+    use crate::beginning::same_beginning;
     #[pymodule_export]
     use crate::gguf::GgufHeader;
     #[pymodule_export]
