@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from agentkit_fast._core import same_beginning
+from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import Message, ToolCall, ToolDef, text_part
 from agentkit_fast.prompt import Prompt, PromptEncoder
@@ -107,6 +108,14 @@ LOCAL = {
     "an inner loop": (
         "{% for m in messages %}{% for c in m.content[:4] %}{{ loop.index }}{{ c }}{% if not loop.last %},{% endif %}"
         f"{{% endfor %}}{{{{ loop.index }}}}{SAY}{{% endfor %}}"
+    ),
+    "loop handed on": (
+        "{% macro say(m, loop) %}{{ loop.index }}{{ m.role }}{{ caller() }}{% endmacro %}{% for m in messages %}"
+        f"{{% call say(m, loop) %}}<|im_start|>{{{{ loop.first }}}}{{% endcall %}}{{% if m.role == 'user' %}}{{% with l = loop %}}"
+        f"{{{{ l.index0 }}}}{{% endwith %}}{{% endif %}}{SAY}{{% endfor %}}"
+    ),
+    "tools in the loop": (
+        f"{{% for m in messages %}}{{% if tools and loop.first %}}{{{{ tools[0].function.name }}}}{{% endif %}}{SAY}{{% endfor %}}"
     ),
     "cycling": "{% for m in messages %}{{ loop.cycle('<|im_start|>', '<|im_end|>') }}{{ m.content }}{% endfor %}",
     "everything of a message": "{% for m in messages %}{{ m | tojson }}{{ m.items() | list }}{% endfor %}",
@@ -211,6 +220,9 @@ TEXTS = [
     "日本 é",
     "refused",
     "</think>",
+    "<|im_",
+    "start|>",
+    "\ud800",
 ]
 
 
@@ -271,7 +283,7 @@ def next_message(rng: random.Random, family: Family, last: str) -> dict[str, Any
         call = {
             "id": "c",
             "type": "function",
-            "function": {"name": "f", "arguments": {"a": rng.choice(TEXTS)}},
+            "function": {"name": "f", "arguments": {"a": rng.choice(TEXTS[:-1])}},
         }
         message["tool_calls"] = [call]
         if rng.random() < 0.3:
@@ -316,7 +328,9 @@ def check(name: str, rounds: int, seed: int) -> None:
         got, want = outcome(kept, messages, **more), outcome(fresh, messages, **more)
         assert got == want
         if isinstance(got, tuple) and "ud83d" not in family.template and "%S" not in family.template:
-            assert got[0] == plain_render(family, messages, **more)
+            assert got[0] == plain_render(
+                family, [{**m, "content": repair_text(m["content"])} for m in messages], **more
+            )
             assert kept.tokenizer.decode(got[1]) == got[0].encode()
 
 
@@ -421,6 +435,37 @@ def test_values_that_are_only_equal_are_not_the_same(name: str) -> None:
     messages = talk(5)
     for value in [*FLAVOURS, *FLAVOURS[::-1], *FLAVOURS[::3]]:
         assert outcome(kept, messages, flavour=value) == outcome(fresh, messages, flavour=value)
+
+
+def test_many_tools_do_not_matter() -> None:
+    kept, fresh = pair(SHAPES["tools in the loop"])
+    schema = {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "string", "enum": ["a", "b"]} for n in range(300)},
+    }
+    tools = [ToolDef(name=f"t{n}", parameters=copied(schema)) for n in range(40)]
+    messages = talk(20)
+    kept.encode(messages[:-1], tools=tools)
+    assert kept.encode(messages, tools=tools).reused > 3000
+    assert outcome(kept, messages, tools=tools) == outcome(fresh, messages, tools=tools)
+    tools[0].name = "changed"
+    assert outcome(kept, messages, tools=tools) == outcome(fresh, messages, tools=tools)
+
+
+def test_objects_inside_messages_are_read_each_time() -> None:
+    class Note:
+        text = "a"
+
+        def __str__(self) -> str:
+            return self.text
+
+    note = Note()
+    source = f"{{% for m in messages %}}{{{{ m.note }}}}{SAY}{{% endfor %}}"
+    encoder, _ = pair(dataclasses.replace(CHAT, template=source))
+    messages = [{**message, "note": note} for message in talk(6)]
+    encoder.encode(messages)
+    note.text = "b"
+    assert encoder.encode(messages).text.startswith("b")
 
 
 def test_a_value_that_may_change_is_not_trusted() -> None:

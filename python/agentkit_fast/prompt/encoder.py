@@ -16,8 +16,9 @@ from agentkit_fast._core import same_beginning
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import Message, ToolDef
 from agentkit_fast.prompt.owned import Text
-from agentkit_fast.prompt.resume import Past, Rendering, WireMessage
+from agentkit_fast.prompt.resume import Past, Rendering
 from agentkit_fast.prompt.template import ChatTemplate
+from agentkit_fast.prompt.watched import WireMessage
 from agentkit_fast.prompt.wire import copied, message_list, template_messages, template_tools
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class _Request(NamedTuple):
     """The messages and variables of one rendering."""
 
     wire: list[WireMessage]
-    tools: list[dict[str, Any]]
+    tools: list[Any]
     variables: dict[str, Any]
 
 
@@ -181,6 +182,7 @@ class PromptEncoder:
         self._untrusted: Callable[[str], Any] | None = getattr(tokenizer, "encode_untrusted", None)
         self._adds_space: bool | None = None
         self._object_arguments = self._wants_objects()
+        self._last_tools: tuple[list[Any], list[Any]] = ([], [])
         self._trunks: list[_Trunk] = []  # the last used one at the end
 
     def render(
@@ -194,7 +196,7 @@ class PromptEncoder:
     ) -> str:
         """The prompt as text: what the template makes of the messages. Arguments as for `encode`."""
         wire = template_messages(message_list(messages), object_arguments=self._object_arguments)
-        request = _Request(wire, template_tools(tools), _variables(enable_thinking, variables))
+        request = _Request(wire, self._offered(tools), _variables(enable_thinking, variables))
         return str(self._render(request, prompted=add_generation_prompt).text)
 
     def encode(
@@ -220,7 +222,7 @@ class PromptEncoder:
         wire = template_messages(given[common:], object_arguments=self._object_arguments)
         if trunk is not None:
             wire = trunk.wire[:common] + wire
-        request = _Request(wire, template_tools(tools), _variables(enable_thinking, variables))
+        request = _Request(wire, self._offered(tools), _variables(enable_thinking, variables))
         rendering = self._render(
             request,
             prompted=add_generation_prompt,
@@ -243,6 +245,15 @@ class PromptEncoder:
         return self._gap(text)
 
     # --- what is kept of earlier prompts
+
+    def _offered(self, tools: Tools) -> list[Any]:
+        """The tools as templates see them; the same list as the last time where they are the same."""
+        given: list[Any] = list(tools)
+        known, wire = self._last_tools
+        if len(given) != len(known) or same_beginning(given, known) < len(given):
+            wire = template_tools(given)
+            self._last_tools = ([copied(tool) for tool in given], wire)
+        return wire
 
     def _nearest(self, given: list[Any]) -> tuple[_Trunk | None, int]:
         """The prompt that has most messages in common with these, and how many."""

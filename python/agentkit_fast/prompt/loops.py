@@ -15,7 +15,7 @@ from jinja2 import nodes
 
 __all__ = ["COMPARE", "ENTER", "RECORDER", "Loop", "prepare"]
 
-# Names no template can spell: two filters and a variable.
+# Two filters and a variable, by names that no template has for its own.
 ENTER = "enter loop"
 COMPARE = "compare index"
 RECORDER = "recorder of loops"

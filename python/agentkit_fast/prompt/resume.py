@@ -12,18 +12,28 @@ round looks at something that cannot be noted, or that has changed, it and all a
 from __future__ import annotations
 
 import operator
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 from jinja2.environment import Environment
 from jinja2.runtime import Context, LoopContext, Macro, Undefined
-from jinja2.utils import Namespace, pass_context, pass_environment
+from jinja2.utils import pass_context, pass_environment
 
 from agentkit_fast.prompt.loops import RECORDER, Loop
 from agentkit_fast.prompt.owned import Owned, Owners, Text, concat, plain, repaired
+from agentkit_fast.prompt.watched import (
+    MISSING,
+    Key,
+    LoopView,
+    Messages,
+    Space,
+    WireMessage,
+    values_of,
+    watch,
+    watched_by,
+)
 
 __all__ = [
     "Messages",
@@ -35,12 +45,6 @@ __all__ = [
     "compare_index",
     "enter_loop",
 ]
-
-_END = sys.maxsize
-_MISSING = object()
-
-Key = tuple[int, str | None]
-"""A value a loop found: of which name (by number), and of which attribute where the name is a namespace's."""
 
 
 class Past(NamedTuple):
@@ -79,12 +83,6 @@ class _Noted(NamedTuple):
 
     kind: str
     number: int
-
-
-class WireMessage(dict[str, Any]):
-    """A message as templates see it. Nothing changes it once it is made."""
-
-    __slots__ = ()
 
 
 class Recorder:
@@ -202,237 +200,6 @@ def _same(left: Any, right: Any) -> bool:
     return kind is Undefined or (kind in _COMPARABLE and bool(left == right))
 
 
-# --- what templates get to see
-
-
-class Space(Namespace):
-    """Jinja's `namespace`, which tells the loop that runs what is read and written."""
-
-    def __init__(*args: Any, **values: Any) -> None:
-        Namespace.__init__(*args, **values)
-        object.__setattr__(args[0], "_Space__watch", None)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _INNER:
-            return object.__getattribute__(self, name)
-        values = object.__getattribute__(self, "_Namespace__attrs")
-        watch = object.__getattribute__(self, "_Space__watch")
-        if watch is not None:
-            run, number = watch
-            run.read((number, name), values.get(name, _MISSING))
-        try:
-            return values[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        watch = object.__getattribute__(self, "_Space__watch")
-        if watch is not None:
-            run, number = watch
-            run.write((number, name), value)
-        object.__getattribute__(self, "_Namespace__attrs")[name] = value
-
-    def __repr__(self) -> str:
-        watch = object.__getattribute__(self, "_Space__watch")
-        if watch is not None:
-            watch[0].stable = False
-        return super().__repr__()
-
-
-_INNER = frozenset({"_Namespace__attrs", "__class__"})
-
-
-def _values(space: Space) -> dict[str, Any]:
-    values: dict[str, Any] = object.__getattribute__(space, "_Namespace__attrs")
-    return values
-
-
-class Messages(list[Any]):
-    """The messages, or all but the first few: a list that tells the loop that runs how far it is read."""
-
-    __slots__ = ("_lead", "_recorder")
-
-    def __init__(self, items: Sequence[Any], lead: int, recorder: Recorder) -> None:
-        super().__init__(items)
-        self._lead = lead
-        self._recorder = recorder
-
-    def _note(self, index: int = _END) -> None:
-        run = self._recorder.active
-        if run is not None:
-            run.look(_END if index == _END else self._lead + index)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            self._note()
-            found = list.__getitem__(self, key)
-            start = 0 if key.start is None else key.start
-            if key.step in (None, 1) and key.stop is None and start >= 0:
-                return Messages(found, self._lead + min(start, list.__len__(self)), self._recorder)
-            return found
-        index = key.__index__()
-        self._note(index if 0 <= index < list.__len__(self) else _END)
-        return list.__getitem__(self, index)
-
-    def __len__(self) -> int:
-        self._note()
-        return list.__len__(self)
-
-    def __bool__(self) -> bool:
-        there = list.__len__(self) > 0
-        self._note(0 if there else _END)
-        return there
-
-    def __iter__(self) -> Iterator[Any]:
-        every: Iterator[Any] = list.__iter__(self)
-        return every if self._recorder.active is None else self._walk()
-
-    def _walk(self) -> Iterator[Any]:
-        for index, item in enumerate(list.__iter__(self)):
-            self._note(index)
-            yield item
-        self._note()
-
-    # All else looks at the whole list.
-
-    def _whole(self) -> list[Any]:
-        self._note()
-        return list(list.__iter__(self))
-
-    def __reversed__(self) -> Iterator[Any]:
-        return iter(self._whole()[::-1])
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._whole()
-
-    def __add__(self, other: Any) -> Any:
-        return self._whole() + other
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self._whole()
-
-    def __mul__(self, times: SupportsIndex) -> list[Any]:
-        return self._whole() * times
-
-    __rmul__ = __mul__
-
-    def __eq__(self, other: object) -> bool:
-        return self._whole() == (other._whole() if isinstance(other, Messages) else other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self._whole() < other)
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self._whole() <= other)
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self._whole() > other)
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self._whole() >= other)
-
-    __hash__ = None
-
-    def __repr__(self) -> str:
-        return repr(self._whole())
-
-    def copy(self) -> list[Any]:
-        return self._whole()
-
-    def index(self, *args: Any) -> int:
-        return self._whole().index(*args)
-
-    def count(self, item: Any) -> int:
-        return self._whole().count(item)
-
-
-class _LoopView:
-    """Jinja's `loop` in a loop that may have begun later than with its first message."""
-
-    __slots__ = ("_items", "_last_changed", "_run")
-
-    depth = 1
-    depth0 = 0
-
-    def __init__(self, run: _Run, items: list[Any]) -> None:
-        self._run = run
-        self._items = items
-        self._last_changed: Any = _MISSING
-
-    @property
-    def index(self) -> int:
-        return self._run.index + 1
-
-    @property
-    def index0(self) -> int:
-        return self._run.index
-
-    @property
-    def first(self) -> bool:
-        return self._run.index == 0
-
-    def _has_next(self) -> bool:
-        run = self._run
-        there = run.index + 1 < len(self._items)
-        run.look(run.lead + run.index + 1 if there else _END)
-        return there
-
-    @property
-    def last(self) -> bool:
-        return not self._has_next()
-
-    @property
-    def previtem(self) -> Any:
-        run = self._run
-        if run.index == 0:
-            return Undefined("there is no previous item")
-        return self._items[run.index - 1]
-
-    @property
-    def nextitem(self) -> Any:
-        if not self._has_next():
-            return Undefined("there is no next item")
-        return self._items[self._run.index + 1]
-
-    @property
-    def length(self) -> int:
-        self._run.look(_END)
-        return len(self._items)
-
-    def __len__(self) -> int:
-        return self.length
-
-    @property
-    def revindex(self) -> int:
-        return self.length - self.index0
-
-    @property
-    def revindex0(self) -> int:
-        return self.length - self.index
-
-    def cycle(self, *args: Any) -> Any:
-        if not args:
-            raise TypeError("no items for cycling given")
-        return args[self.index0 % len(args)]
-
-    def changed(self, *value: Any) -> bool:
-        # Remembers the round before, also one that was not rendered this time.
-        self._run.stable = False
-        if self._last_changed != value:
-            self._last_changed = value
-            return True
-        return False
-
-    def __call__(self, *args: Any) -> Any:
-        raise TypeError("The loop must have the 'recursive' marker to be called recursively.")
-
-    def __repr__(self) -> str:
-        return f"<LoopContext {self.index}/{self.length}>"
-
-
 class _Run:
     """One loop in one rendering."""
 
@@ -463,7 +230,7 @@ class _Run:
         if past is not None and self.stable and past.stable:
             self._go_on(past, recorder.common == recorder.count == (kept.messages if kept else -1))
         for place, space in self.spaces.items():
-            object.__setattr__(space, "_Space__watch", (self, place))
+            watch(space, (self, place))
         recorder.runs[number] = self
         recorder.active = self
 
@@ -480,14 +247,14 @@ class _Run:
         return value
 
     def _check(self, value: Any) -> None:
-        if not _is_settled(value, self.macros, self.recorder.pure, [256]):
+        if not _is_settled(value, self.macros, self.recorder.pure, [4096]):
             self.stable = False
 
     def _now(self, key: Key) -> Any:
         place, name = key
         if name is None:
             return self.compared_values[place - self.first_compared]
-        return _values(self.spaces[place]).get(name, _MISSING)
+        return values_of(self.spaces[place]).get(name, MISSING)
 
     def _go_on(self, past: Past, unchanged: bool) -> None:
         """Take over the rounds that would come out as they did."""
@@ -517,7 +284,7 @@ class _Run:
             key: (first, self._now(key)) for key, (first, _) in past.compared.items() if first < rounds
         }
         for (place, name), value in self.written.items():
-            _values(self.spaces[place])[str(name)] = value
+            values_of(self.spaces[place])[str(name)] = value
         start, stop = past.starts[0], past.starts[rounds]
         moved = self.recorder.at - start
         self.starts = past.starts[:rounds]
@@ -525,8 +292,8 @@ class _Run:
             self.starts = array("q", (at + moved for at in self.starts))
         self.recorder.keep(start, stop)
 
-    def __iter__(self) -> Iterator[tuple[Any, _LoopView]]:
-        view = _LoopView(self, self.items)
+    def __iter__(self) -> Iterator[tuple[Any, LoopView]]:
+        view = LoopView(self, self.items)
         try:
             for index in range(self.first, len(self.items)):
                 self._begin(index)
@@ -545,7 +312,7 @@ class _Run:
     def leave(self) -> None:
         self.starts.append(self.recorder.at)
         for space in self.spaces.values():
-            object.__setattr__(space, "_Space__watch", None)
+            watch(space, None)
         if self.recorder.active is self:
             self.recorder.active = None
 
@@ -568,7 +335,7 @@ class _Run:
 
     def read(self, key: Key, value: Any) -> None:
         if key not in self.written and key not in self.reads:
-            if value is not _MISSING:
+            if value is not MISSING:
                 self._check(value)
             self.reads[key] = (self.index, value)
 
@@ -611,12 +378,12 @@ def compare_index(
     """`loop.index0 > value`, or a namespace's attribute in its place: only the outcome is noted."""
     which, op, name, attribute = pattern
     index = environment.getattr(loop, which)
-    run = loop._run if type(loop) is _LoopView else None
+    run = loop._run if type(loop) is LoopView and isinstance(loop._run, _Run) else None
     if attribute is not None:
-        watch = object.__getattribute__(value, "_Space__watch") if type(value) is Space else None
-        if watch is not None and watch[0] is run and attribute in _values(value):
-            found = _values(value)[attribute]
-            run.compare((watch[1], attribute), found)
+        known = watched_by(value) if type(value) is Space else None
+        if known is not None and known[0] is run and attribute in values_of(value):
+            found = values_of(value)[attribute]
+            run.compare((known[1], attribute), found)
         else:
             found = environment.getattr(value, attribute)
         value = found

@@ -29,7 +29,8 @@ from agentkit_fast._unicode import repair_text
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.prompt.loops import COMPARE, ENTER, RECORDER, prepare
 from agentkit_fast.prompt.owned import Owned, concat, plain
-from agentkit_fast.prompt.resume import Messages, Recorder, Rendering, Space, compare_index, enter_loop
+from agentkit_fast.prompt.resume import Recorder, Rendering, compare_index, enter_loop
+from agentkit_fast.prompt.watched import Messages, Space
 
 __all__ = ["ChatTemplate"]
 
@@ -222,7 +223,7 @@ class ChatTemplate:
                 dict(
                     messages=Messages(messages, 0, recorder),
                     add_generation_prompt=add_generation_prompt,
-                    tools=list(tools) or None,
+                    tools=tools or None,
                     **given,
                 )
             )

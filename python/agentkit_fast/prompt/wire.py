@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.messages import ContentPart, Message, ToolCall, ToolDef
 from agentkit_fast.prompt.owned import Owned
-from agentkit_fast.prompt.resume import WireMessage
+from agentkit_fast.prompt.watched import WireMessage
 
 __all__ = ["ROLES", "copied", "message_list", "template_messages", "template_tools"]
 
@@ -65,16 +63,25 @@ def message_list(messages: Any) -> list[Any]:
     return list(messages)
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_OURS = frozenset({Message, ContentPart, ToolCall, ToolDef})
+
+
 def copied(value: Any) -> Any:
-    """`value` as it is now: what is changed in it later does not show in the copy."""
+    """`value` as it is now, to be compared with what is given later by `same_beginning`.
+
+    In the place of an object that may say something else at any time stands one that nothing is the same as.
+    """
     kind = type(value)
+    if kind in _PLAIN:
+        return value
     if kind is dict:
         return {key: copied(item) for key, item in value.items()}
     if kind is list or kind is tuple:
         return kind(map(copied, value))
-    if isinstance(value, msgspec.Struct):
+    if kind in _OURS:
         return kind(**{name: copied(getattr(value, name)) for name in value.__struct_fields__})
-    return value
+    return object()
 
 
 def _text(content: Any) -> str:
@@ -128,11 +135,12 @@ def _repair(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def template_tools(tools: Sequence[ToolDef] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def template_tools(tools: Sequence[ToolDef] | Sequence[Mapping[str, Any]]) -> list[Any]:
     """Tools in OpenAI's shape."""
-    return [
+    shaped = (
         _repair(
             tool.to_wire() if isinstance(tool, ToolDef) else getattr(tool, "to_wire", lambda t=tool: t)()
         )
         for tool in tools
-    ]
+    )
+    return [WireMessage(tool) if isinstance(tool, dict) else tool for tool in shaped]
