@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentkit_fast import (
     CharsByFour,
     EndpointTokenizer,
+    GgufTokenizer,
     LearningCounter,
     Message,
     RunnerError,
@@ -134,10 +135,6 @@ def test_equal_to_the_vocabulary(llama_url: str, smollm2_path: Path) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.count(text) == len(ids) > 1000
     tokenizer.close()
-    try:
-        from agentkit_fast.tokens import GgufTokenizer
-    except ImportError:
-        pytest.skip("GgufTokenizer is not built")
     assert GgufTokenizer(smollm2_path).encode(text).tolist() == ids.tolist()
 
 

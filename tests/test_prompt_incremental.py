@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,29 @@ def test_values_that_are_only_equal_are_not_the_same(name: str) -> None:
     messages = talk(5)
     for value in [*FLAVOURS, *FLAVOURS[::-1], *FLAVOURS[::3]]:
         assert outcome(kept, messages, flavour=value) == outcome(fresh, messages, flavour=value)
+
+
+def test_what_is_done_with_a_prompt_does_not_show_in_the_next() -> None:
+    kept, fresh = pair(CHAT)
+    messages = talk(9)
+    prompt = kept.encode(messages[:-1])
+    prompt.ids[:] = 0
+    prompt.message_starts.clear()
+    assert outcome(kept, messages) == outcome(fresh, messages)
+
+
+def test_many_threads_may_share_an_encoder() -> None:
+    kept, _ = pair(FAMILIES["qwen3"])
+
+    def work(number: int) -> bool:
+        _, fresh = pair(FAMILIES["qwen3"])
+        messages = [{**message, "content": f"{number % 3} {message['content']}"} for message in talk(12)]
+        return all(
+            outcome(kept, messages[:count]) == outcome(fresh, messages[:count]) for count in range(1, 13)
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(12)))
 
 
 def test_many_tools_do_not_matter() -> None:

@@ -238,7 +238,10 @@ class PromptEncoder:
         if trunk is not None and rendering.shared and trunk.starts is not None:
             new.starts_kept = _starts_before(trunk, rendering, cut)
         self._remember(new, trunk, common)
-        return Prompt(ids, lambda: self._message_starts(request, new), rendering.text, rendering.reused)
+        # A copy: whoever gets the prompt may write into its ids.
+        return Prompt(
+            ids.copy(), lambda: self._message_starts(request, new), rendering.text, rendering.reused
+        )
 
     def encode_text(self, text: str) -> Ids:
         """Ids of `text` as a message's text: none of them is a control token."""
