@@ -426,3 +426,59 @@ def test_put_aside_on_disk_and_found_again(path: Path, tmp_path: Path) -> None:
         record = runner.stats().turns[-1]
     assert (again, record.source, record.evaluated) == (first, "disk", 1)
     assert [part for what, part in told if what == "restore"][-1] == 1.0
+
+
+def test_a_bar_goes_when_the_work_is_given_up(path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    with load(path, n_ctx=2048, on_progress=lambda what, part: told.append((what, part))) as runner:
+        for _ in range(20):
+            told.clear()
+            stream = runner.chat_stream([{"role": "user", "content": "a long prompt " * 130}])
+            while not told:
+                time.sleep(0.0005)
+            stream.close()
+            assert told[-1] == ("prefill", 1.0)
+            assert [part for _, part in told] == sorted(part for _, part in told)
+
+
+def embedding_twin(path: Path, ids: np.ndarray, pooling: int) -> np.ndarray:
+    """llama-cpp-python's own call on the same file."""
+    from llama_cpp import Llama
+
+    made = Llama(str(path), embedding=True, n_threads=1, verbose=False, pooling_type=pooling)
+    vector = np.array(made.embed(made.detokenize(ids.tolist()).decode().strip(), normalize=True))
+    made.close()
+    return vector
+
+
+@pytest.mark.parametrize("pooling", [1, 2], ids=["mean", "first token"])
+def test_an_embedding_model(tmp_path: Path, pooling: int, recwarn: pytest.WarningsRecorder) -> None:
+    path = tiny_gguf.bert(tmp_path / "bert.gguf", pooling=pooling)
+    with LocalRunner(path, n_threads=1) as runner:
+        vectors = np.array(runner.embed(["a cat sat", "dog", "a cat sat", ""]))
+        assert vectors.shape == (4, tiny_gguf.WIDTH)
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4), abs=1e-5)
+        assert vectors[0] == pytest.approx(vectors[2])
+        for text, vector in (("a cat sat", vectors[0]), ("dog", vectors[1])):
+            ids = runner._model.vocab.tokenize(text.encode())
+            assert embedding_twin(path, ids, pooling) == pytest.approx(vector, abs=1e-3), text
+        # Beyond its table of positions llama.cpp would end the process.
+        with pytest.raises(InputTooLarge, match="128"):
+            runner.embed("a " * 127)
+        assert len(runner.embed("a " * 126)) == 1
+        with pytest.raises(RunnerError, match="embedding model"):
+            ask(runner, "hello")
+    assert [str(warning.message) for warning in recwarn if "template" in str(warning.message)] == []
+    with pytest.raises(ValueError, match="beyond 128"):
+        LocalRunner(path, n_ctx=512, n_threads=1)
+
+
+def test_lora(path: Path, tmp_path: Path) -> None:
+    adapter = tiny_gguf.lora(tmp_path / "lora.gguf")
+    with load(path) as plain, load(path, lora_path=adapter) as changed:
+        off = load(path, lora_path=adapter, lora_scale=0.0)
+        texts = [ask(runner, "the same question", max_tokens=16)[0] for runner in (plain, changed, off)]
+        off.close()
+    assert texts[0] == texts[2] != texts[1]
+    with pytest.raises(ModelLoadError, match="LoRA"):
+        load(path, lora_path=path)

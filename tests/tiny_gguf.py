@@ -302,3 +302,18 @@ def bert(path: Path, *, pooling: int = 1, seed: int = 5) -> Path:
         "tokenizer.ggml.mask_token_id": 4,
     }
     return write(path, keys, weights.tensors)
+
+
+def lora(path: Path, *, rank: int = 2, seed: int = 6) -> Path:
+    """An adapter for `llama`'s output projections, strong enough to change what is said."""
+    weights = Weights(seed)
+    for layer in range(LAYERS):
+        weights.add(f"blk.{layer}.attn_output.weight.lora_a", rank, WIDTH, scale=1.0)
+        weights.add(f"blk.{layer}.attn_output.weight.lora_b", WIDTH, rank, scale=1.0)
+    keys = {
+        "general.type": "adapter",
+        "general.architecture": "llama",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": float(rank),
+    }
+    return write(path, keys, weights.tensors)

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from agentkit_fast.cli.bar import LongWork
 from agentkit_fast.cli.embedded import EMBEDDED_PACKAGE, embedded_model
 from agentkit_fast.cli.file_tools import FolderTools
 from agentkit_fast.errors import AgentkitError
@@ -61,7 +64,13 @@ def open_runner(
         )
     from agentkit_fast.runners.local import LocalRunner
 
-    with LocalRunner(path, n_threads=threads, n_ctx=context, state_cache=state_cache, seed=seed) as local:
+    bar = LongWork(Console(stderr=True))
+    with (
+        bar,
+        LocalRunner(
+            path, n_threads=threads, n_ctx=context, state_cache=state_cache, seed=seed, on_progress=bar
+        ) as local,
+    ):
         yield local, path.name
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from agentkit_fast.errors import InputTooLarge
+from agentkit_fast.errors import InputTooLarge, RunnerError
 from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import RunnerProfile
 
@@ -64,7 +64,8 @@ class LocalRunner:
     - `repetition`: a `RepetitionGuard`'s keyword arguments, or `False` for no guard.
     - `lora_path`, `lora_scale`: a LoRA adapter in GGUF.
     - `on_progress(what, fraction)`: called for long work, `what` being `"load"`, `"prefill"` or `"restore"` (a
-      conversation from the state cache). What it raises ends the load, or the reply it was called for.
+      conversation from the state cache), from the thread that does it. 1.0 comes last, also where the work is
+      given up. What it raises ends the load, or the reply it was called for.
     - further keyword arguments are llama.cpp's: `n_batch`, `n_ubatch`, `n_threads_batch`, `flash_attn`,
       `type_k`, `type_v`, `swa_full`, `rope_*`, `yarn_*`, `use_mmap`, `use_mlock`, `split_mode`,
       `main_gpu`, `tensor_split`, `offload_kqv`, `op_offload`, `use_extra_bufts`.
@@ -146,16 +147,21 @@ class LocalRunner:
             source = chat_template or model.chat_template
             if not source:
                 name, source = fallback_template(self.tokenizer.special_tokens)
-                warnings.warn(
-                    f"{model.path.name} has no chat template; the {name} one is used, by its control "
-                    "tokens. Pass chat_template= if the model was trained with another.",
-                    stacklevel=2,
-                )
+                if not model.embeds_only:
+                    warnings.warn(
+                        f"{model.path.name} has no chat template; the {name} one is used, by its control "
+                        "tokens. Pass chat_template= if the model was trained with another.",
+                        stacklevel=2,
+                    )
             self._constraints = Constraints(model.vocab, constraint)
             self._encoder = PromptEncoder(self.tokenizer, source)
             self._rules = probe_template(self._encoder)
             memory = available_memory()
             n_sequences = n_sessions + 2  # two beside the conversations, for one-off questions on forks
+            if model.longest and n_ctx > model.longest:
+                raise ValueError(
+                    f"{model.path.name} cannot read beyond {model.longest} tokens; n_ctx {n_ctx} is too much."
+                )
             self._window, n_cells = plan_cells(
                 n_ctx=n_ctx,
                 trained=model.n_ctx_train,
@@ -190,7 +196,7 @@ class LocalRunner:
         except BaseException:
             self._model.close()
             raise
-        if n_threads is None and cores() > 1:
+        if n_threads is None and cores() > 1 and not self._model.embeds_only:
             threads, measured = choose_threads(self._context, 0)
             self._context.set_threads(threads, threads)
             log.info("%d threads chosen; seconds per token: %s", threads, measured)
@@ -315,6 +321,11 @@ class LocalRunner:
         from agentkit_fast.text import RepetitionGuard
 
         options = options or ChatOptions()
+        if self._model.embeds_only:
+            raise RunnerError(
+                f"{self._model.path.name} is an embedding model ({self._model.architecture}): it writes no replies. "
+                "Use embed(), and another model to chat."
+            )
         if isinstance(messages, (str, bytes)):
             raise ValueError(
                 "messages is a list of messages, not one text: [Message(role='user', content=...)]."

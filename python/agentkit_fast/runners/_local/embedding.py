@@ -19,9 +19,9 @@ class Embedder:
     def __init__(self, model: Model, *, n_ctx: int, n_threads: int) -> None:
         trained = model.n_ctx_train or n_ctx
         # The whole text is one batch: encoders attend to all of it at once.
-        size = -(-min(n_ctx, trained, 8192) // 256) * 256
+        self._longest = min(n_ctx, trained, 8192)
+        size = -(-self._longest // 256) * 256
         self._model = model
-        self._size = size
         pooled = f"{model.metadata.get('general.architecture', '')}.pooling_type" in model.metadata
         self._context = Context(
             model,
@@ -38,11 +38,11 @@ class Embedder:
     def embed(self, text: str) -> NDArray[np.float32]:
         """A vector of length 1."""
         ids = self._model.vocab.tokenize(text.encode("utf-8", "replace"), add_special=True)
-        if len(ids) > self._size:
+        if len(ids) > self._longest:
             raise InputTooLarge(
-                f"The text has {len(ids)} tokens; {self._size} can be embedded at once. Split it.",
+                f"The text has {len(ids)} tokens; {self._longest} can be embedded at once. Split it.",
                 prompt_tokens=len(ids),
-                context_tokens=self._size,
+                context_tokens=self._longest,
             )
         if not len(ids):
             return np.zeros(self._model.n_embd, dtype=np.float32)

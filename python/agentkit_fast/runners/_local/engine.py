@@ -246,6 +246,7 @@ class Engine:
         finally:
             if sequence is not None:
                 sequence.busy = False
+            request.end_progress()
             if request.started:
                 self._record(request)
 

@@ -356,6 +356,14 @@ class Model:
             lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer)
         )
         self.n_embd = int(lib.llama_model_n_embd(self.pointer))
+        # An encoder, which sees all of a text at once: it gives embeddings and writes nothing.
+        self.embeds_only = self.metadata.get(f"{self.architecture}.attention.causal") == "false"
+        if lib.llama_model_has_encoder(self.pointer) and not self.embeds_only:
+            self.close()
+            raise ModelLoadError(
+                f"{self.path} is an encoder-decoder model ({self.architecture}); LocalRunner runs decoders, and "
+                "encoders for embeddings."
+            )
 
     def _apply(self, params: Any, options: dict[str, Any]) -> None:
         lib = self._lib
@@ -421,6 +429,12 @@ class Model:
         return [int(value) for value in found] if isinstance(found, list) else [int(found)] * layers
 
     @property
+    def longest(self) -> int:
+        """The longest text it can read at all; 0: no bound. Where positions are a table, llama.cpp ends the process
+        beyond its end."""
+        return self.n_ctx_train if self.embeds_only or self.architecture in _POSITION_TABLES else 0
+
+    @property
     def architecture(self) -> str:
         return self.metadata.get("general.architecture", "")
 
@@ -475,6 +489,8 @@ def _load_failure(path: Path, said: list[str]) -> str:
 def _tail(said: list[str]) -> str:
     return f"llama.cpp says: {said[0].strip()}" if said else "llama.cpp gives no reason."
 
+
+_POSITION_TABLES = ("gpt2", "starcoder")
 
 _CONTEXT_OPTIONS = frozenset(
     {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from agentkit_fast.text import Repetition, RepetitionGuard
 __all__ = ["END", "Reply", "Request", "TurnRecord"]
 
 Ids = NDArray[np.int32]
+
+log = logging.getLogger("agentkit_fast.local")
 
 END = object()
 """Delivered after the last chunk, or alone when the request was cancelled."""
@@ -95,10 +98,22 @@ class Request:
     record: TurnRecord = field(default_factory=TurnRecord)
     begun: float = field(default_factory=time.perf_counter)
     ended: bool = False
+    told: tuple[str, float] = ("", 1.0)
 
     def progress(self, what: str, fraction: float) -> None:
         if self.on_progress is not None:
+            self.told = (what, fraction)
             self.on_progress(what, fraction)
+
+    def end_progress(self) -> None:
+        """Work that was cancelled, or failed, is over as well: whoever shows a bar takes it away."""
+        what, fraction = self.told
+        if self.on_progress is not None and 0 <= fraction < 1:
+            self.told = ("", 1.0)
+            try:
+                self.on_progress(what, 1.0)
+            except Exception:
+                log.debug("on_progress raised while its work was given up", exc_info=True)
 
     def reply(self, vocab: Vocab, history: Ids) -> Reply:
         return Reply(self, vocab, history)
