@@ -138,23 +138,71 @@ def test_constrained_against_free(benchmark: Any, path: Path) -> None:
         made.close()
 
 
+def real_logits(runner: LocalRunner, count: int = 16) -> list[Any]:
+    """What the model says of the tokens of a sentence; it never ends the reply."""
+    ids = runner._model.vocab.tokenize(
+        b"The quick brown fox jumps over the lazy dog, goes home to its den, and sleeps."
+    )
+
+    def evaluate() -> list[Any]:
+        context = runner._context
+        assert context.decode(ids[:count], 0, 0, every=True) == 0
+        rows = [context.logits(at).copy() for at in range(count)]
+        context.truncate(0, 0)
+        return rows
+
+    rows = runner._engine.call(evaluate).result()
+    for row in rows:
+        row[list(runner._model.vocab.eog)] = -50
+    return list(rows)
+
+
 @pytest.mark.parametrize("length", [100, 4000])
 def test_overhead_per_token(benchmark: Any, runner: LocalRunner, length: int) -> None:
-    """All of our work on one token of a reply that is `length` tokens long, without llama.cpp's evaluation."""
+    """All of our work on one token of a reply that is `length` tokens long, from llama.cpp's logits to the chunk."""
     from agentkit_fast.runners._local.request import Reply, Request
     from agentkit_fast.runners._local.sampling import Sampling
 
-    vocab = runner._model.vocab
-    noise = np.random.default_rng(0)
-    rows = [noise.normal(size=vocab.size).astype(np.float32) for _ in range(16)]
-    for row in rows:
-        row[list(vocab.eog)] = -50
+    rows = real_logits(runner)
+    logits = rows[0].copy()  # one buffer, as llama.cpp's is
     request = Request(ids=np.zeros(1, dtype=np.int32), deliver=lambda _: None, sampling=Sampling())
-    reply = Reply(request, vocab, request.ids)
-    for n in range(length):
-        reply.next_tokens(rows[n % 16], 10**9)
-    state = iter(range(10**9))
-    benchmark.pedantic(lambda: reply.next_tokens(rows[next(state) % 16], 10**9), rounds=400, iterations=1)
+    reply = Reply(request, runner._model.vocab, request.ids)
+    turns = iter(range(10**9))
+
+    def fresh() -> tuple[tuple[()], dict[str, Any]]:
+        logits[:] = rows[next(turns) % len(rows)]
+        return (), {}
+
+    for _ in range(length):
+        fresh()
+        reply.next_tokens(logits, 10**9)
+    benchmark.pedantic(lambda: reply.next_tokens(logits, 10**9), setup=fresh, rounds=400, iterations=1)
+
+
+def test_overhead_of_the_loop(benchmark: Any, runner: LocalRunner) -> None:
+    """What a reply's tokens take beside `llama_decode`, the hand-over to the reader included."""
+    decode = runner._context.decode
+    inside = [0.0]
+
+    def timed(*args: Any, **more: Any) -> int:
+        begun = time.perf_counter()
+        try:
+            return decode(*args, **more)
+        finally:
+            inside[0] += time.perf_counter() - begun
+
+    runner._context.decode = timed  # type: ignore[method-assign]
+    found: list[float] = []
+
+    def reply() -> None:
+        ask(runner, ASK, max_tokens=1)  # the prompt is in the cache then
+        inside[0] = 0.0
+        ask(runner, ASK, max_tokens=150, temperature=0.8, seed=3)
+        turn = runner.stats().turns[-1]
+        found.append((turn.prefill_s + turn.decode_s - inside[0]) / turn.sampled)
+
+    benchmark.pedantic(reply, rounds=3, iterations=1)
+    benchmark.extra_info["ms a token"] = [round(each * 1000, 3) for each in found]
 
 
 def test_cancel_in_prefill(benchmark: Any, runner: LocalRunner) -> None:
@@ -179,34 +227,63 @@ def long_history(topic: str) -> list[Message]:
 
 
 def test_session_switch_and_resume(benchmark: Any, path: Path, tmp_path: Path) -> None:
-    """A conversation of about 3,000 tokens: evaluated, brought back from host memory, and from disk."""
-    with load(path, n_sessions=1, state_cache=tmp_path) as runner:
-        first = long_history("bread")
-        ask(runner, first, max_tokens=1)
-        cold = runner.stats().turns[-1]
+    """A conversation of about 3,000 tokens: evaluated, brought back from host memory for each next turn, and from disk.
 
-        def switch() -> None:
-            for topic in ("a", "b", "c", "d"):  # push it out of the cache
+    "back" is what bringing it back takes, before anything of the turn is evaluated; the benchmark's own figure is the
+    whole turn with a reply of four tokens.
+    """
+    placing: list[float] = []
+
+    def watch(runner: LocalRunner) -> None:
+        place = runner._engine._place
+
+        def timed(request: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return place(request)
+            finally:
+                placing.append(time.perf_counter() - begun)
+
+        runner._engine._place = timed  # type: ignore[method-assign]
+
+    history = long_history("bread")
+    turns = []
+
+    def turn(runner: LocalRunner) -> None:
+        text, _ = ask(runner, history, max_tokens=4)
+        history.extend([Message(role="assistant", content=text), Message(role="user", content="Go on.")])
+        turns.append(runner.stats().turns[-1])
+
+    with load(path, n_sessions=1, state_cache=tmp_path) as runner:
+        watch(runner)
+        turn(runner)
+        back = []
+
+        def push_out() -> None:
+            for topic in ("a", "b", "c", "d"):
                 ask(runner, [Message(role="user", content=f"{topic} word " * 20)], max_tokens=1)
 
-        def back() -> None:
-            ask(runner, first, max_tokens=1)
+        def next_turn() -> None:
+            turn(runner)
+            back.append(placing[-1])
 
-        benchmark.pedantic(back, setup=switch, rounds=4, iterations=1)
-        warm = runner.stats().turns[-1]
+        benchmark.pedantic(next_turn, setup=push_out, rounds=4, iterations=1)
     with load(path, n_sessions=1, state_cache=tmp_path) as runner:
+        watch(runner)
         begun = time.perf_counter()
-        ask(runner, first, max_tokens=1)
+        turn(runner)
         resumed = time.perf_counter() - begun
-        disk = runner.stats().turns[-1]
+    cold = turns[0]
     benchmark.extra_info.update(
         {
             "tokens": cold.prompt,
             "cold prefill s": round(cold.prefill_s, 2),
-            "from": [warm.source, disk.source],
-            "evaluated": [cold.evaluated, warm.evaluated, disk.evaluated],
-            "resume from disk s": round(resumed, 3),
-            "resume / cold": round(resumed / cold.prefill_s, 4),
+            "from": [turn.source for turn in turns],
+            "evaluated": [turn.evaluated for turn in turns],
+            "back ms": [round(each * 1000, 1) for each in back],
+            "back from disk ms": round(placing[-1] * 1000, 1),
+            "back from disk / cold": round(placing[-1] / cold.prefill_s, 5),
+            "whole turn from disk s": round(resumed, 3),
         }
     )
 

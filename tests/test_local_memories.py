@@ -148,6 +148,21 @@ def test_cancelled_anywhere(talks: Talks) -> None:
         talks.ask(grown(history, reply, "more of it, " * 6))
 
 
+def test_put_aside_and_brought_back(talks: Talks) -> None:
+    history = [user("a text that is longer than the window of any model here, word after word")]
+    reply = talks.ask(history, "a")
+    for name in ("b", "c", "d"):
+        talks.ask([user(f"the talk of {name} about something else altogether")], name)
+    talks.ask(grown(history, reply, "go on"), "a")
+    assert (talks.record.source, talks.record.evaluated <= 60) == ("memory", True)
+    for name in ("b", "c", "d"):
+        talks.ask([user(f"more of {name} about something else altogether")], name)
+    # The first prompt once more: a state that cannot be taken back does not serve for it.
+    assert talks.ask(history, "a") == reply
+    if not talks.runner._context.rewinds:
+        assert talks.record.source != "memory"
+
+
 def test_states_on_disk(tmp_path: Path, talks: Talks) -> None:
     path = Path(talks.runner._model.path)
     options = {} if talks.runner._context.swa_full else {"swa_full": False}
