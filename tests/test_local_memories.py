@@ -224,7 +224,7 @@ def test_bytes_a_token_takes(name: str, tmp_path: Path) -> None:
 
 def test_a_file_without_a_template_says_which_is_used(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="ChatML"):
-        runner = LocalRunner(tiny_gguf.llama(tmp_path / "m.gguf", template=False), n_ctx=256, n_threads=1)
+        runner = LocalRunner(tiny_gguf.llama(tmp_path / "m.gguf", template=""), n_ctx=256, n_threads=1)
     with runner, warnings.catch_warnings():
         assert runner._encoder.encode([{"role": "user", "content": "q"}]).text.startswith(
             "<|im_start|>user"

@@ -69,18 +69,18 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def byte_vocabulary() -> dict[str, Any]:
-    """A vocabulary of single bytes and ChatML's control tokens."""
-    tokens = [*byte_letters(), *SPECIAL]
+def byte_vocabulary(control: tuple[str, ...] = SPECIAL, template: str = CHATML) -> dict[str, Any]:
+    """A vocabulary of single bytes and control tokens, the last of which ends a reply."""
+    tokens = [*byte_letters(), *control]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * 256 + [3] * len(SPECIAL),
+        "tokenizer.ggml.token_type": [1] * 256 + [3] * len(control),
         "tokenizer.ggml.merges": ["a b"],
-        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
         "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": CHATML,
+        "tokenizer.chat_template": template,
     }
 
 
@@ -117,9 +117,10 @@ def _causal(
     fill: Callable[[Weights], None],
     seed: int,
     *,
-    template: bool = True,
+    template: str = CHATML,
+    control: tuple[str, ...] = SPECIAL,
 ) -> Path:
-    vocabulary = byte_vocabulary()
+    vocabulary = byte_vocabulary(control, template)
     if not template:
         del vocabulary["tokenizer.chat_template"]
     weights = Weights(seed)
@@ -226,8 +227,8 @@ def gemma3(path: Path, *, window: int = 24, seed: int = 3) -> Path:
     return _causal(path, "gemma3", keys, fill, seed)
 
 
-def llama(path: Path, *, template: bool = True, seed: int = 4) -> Path:
-    """A plain model; without `template` the file brings none."""
+def llama(path: Path, *, template: str = CHATML, control: tuple[str, ...] = SPECIAL, seed: int = 4) -> Path:
+    """A plain model; with an empty `template` the file brings none."""
     heads, kv_heads, head, inner = 4, 2, 8, 64
 
     def fill(weights: Weights) -> None:
@@ -245,7 +246,7 @@ def llama(path: Path, *, template: bool = True, seed: int = 4) -> Path:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.dimension_count": head,
     }
-    return _causal(path, "llama", keys, fill, seed, template=template)
+    return _causal(path, "llama", keys, fill, seed, template=template, control=control)
 
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

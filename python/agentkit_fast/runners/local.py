@@ -100,6 +100,7 @@ class LocalRunner:
             )
         from agentkit_fast.prompt import PromptEncoder
         from agentkit_fast.runners._local import llama
+        from agentkit_fast.runners._local.channels import MARKS, has_channels
         from agentkit_fast.runners._local.constraint import Constraints
         from agentkit_fast.runners._local.engine import Engine
         from agentkit_fast.runners._local.fallback import fallback_template
@@ -156,6 +157,10 @@ class LocalRunner:
             self._constraints = Constraints(model.vocab, constraint)
             self._encoder = PromptEncoder(self.tokenizer, source)
             self._rules = probe_template(self._encoder)
+            tokens = self.tokenizer.special_tokens
+            self._channels = [tokens[mark] for mark in MARKS if mark in tokens]
+            if not has_channels(source, tokens):
+                self._channels = []
             memory = available_memory()
             n_sequences = n_sessions + 2  # two beside the conversations, for one-off questions on forks
             if model.longest and n_ctx > model.longest:
@@ -314,6 +319,7 @@ class LocalRunner:
     ) -> Request:
         import numpy as np
 
+        from agentkit_fast.runners._local.channels import FINAL
         from agentkit_fast.runners._local.request import Request, TurnRecord
         from agentkit_fast.runners._local.roles import conform
         from agentkit_fast.runners._local.sampling import Sampling
@@ -358,6 +364,9 @@ class LocalRunner:
         ids = prompt.ids
         if vocab.add_bos and vocab.bos >= 0 and (not len(ids) or ids[0] != vocab.bos):
             ids = np.concatenate([np.array([vocab.bos], dtype=np.int32), ids])
+        if self._channels and plan is not None and not plan.prose:
+            opened = self.tokenizer.encode(FINAL, parse_special=True)
+            ids = np.concatenate([ids, np.asarray(opened, dtype=np.int32)])
         if not len(ids):
             raise ValueError("There is nothing to answer: the messages render to an empty prompt.")
         if len(ids) >= self._window:
@@ -378,6 +387,7 @@ class LocalRunner:
             reserved=len(ids) + (min(room, options.max_tokens) if options.max_tokens > 0 else room),
             session=options.session_id,
             thinking=prompt.text.rstrip().endswith("<think>"),
+            channels=self._channels,
             calls=calls,
             guard=RepetitionGuard(**self._repetition) if self._watches else None,
             rewinds=self._context.rewinds_replies,

@@ -162,7 +162,8 @@ class Vocab:
         candidates = np.flatnonzero(self.special)
         self.eog = tuple(int(t) for t in candidates if lib.llama_vocab_is_eog(self.pointer, int(t)))
         for token in (lib.llama_vocab_eos(self.pointer), lib.llama_vocab_eot(self.pointer)):
-            if token >= 0 and token not in self.eog:
+            # llama.cpp has the last word: gpt-oss's `<|end|>` ends a message, not the reply.
+            if token >= 0 and token not in self.eog and lib.llama_vocab_is_eog(self.pointer, token):
                 self.eog += (int(token),)
         self.bos = int(lib.llama_vocab_bos(self.pointer))
         self.eos = int(lib.llama_vocab_eos(self.pointer))

@@ -118,6 +118,6 @@ class Thinking:
         held, self._held, self._state = self._held, "", state
         return held
 
-    def finish(self) -> tuple[str, str]:
+    def finish(self, *, cut: bool = False) -> tuple[str, str]:
         held, self._held = self._held, ""
         return (held, "") if self._state == "inside" else ("", held)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import StreamChunk, Usage
 from agentkit_fast.runners._local.calls import CallParser
+from agentkit_fast.runners._local.channels import Channels
 from agentkit_fast.runners._local.constraint import CallTrigger, Plan
 from agentkit_fast.runners._local.llama import Vocab
 from agentkit_fast.runners._local.loop import LoopWatch
@@ -88,6 +89,8 @@ class Request:
     reserved: int = 0
     session: str = ""
     thinking: bool = False
+    channels: Sequence[int] = ()
+    """Tokens that tell channels apart, where the model has any: it may write them, but not under a grammar."""
     calls: CallParser | None = None
     guard: RepetitionGuard | None = None
     rewinds: bool = True
@@ -168,7 +171,15 @@ class Reply:
         self._trigger = CallTrigger() if plan is not None and plan.prose else None
         self._utf8 = Utf8()
         self._stop = StopFinder(request.stops)
-        self._thinking = Thinking(open_already=request.thinking)
+        self._thinking: Thinking | Channels = (
+            Channels(open_already=self._constraint is not None)
+            if request.channels
+            else Thinking(open_already=request.thinking)
+        )
+        self._banned = self._banned_in_calls = vocab.banned
+        if request.channels:
+            self._banned = np.setdiff1d(vocab.banned, request.channels)
+            self._banned_in_calls = np.setdiff1d(np.union1d(vocab.banned, request.channels), vocab.eog)
         self._eog = frozenset(vocab.eog)
         self._watch_loop = LoopWatch() if request.guard is not None else None
         self._held: list[
@@ -231,7 +242,7 @@ class Reply:
         return min(room, limit - record.sampled - record.forced) if limit > 0 else room
 
     def _choose(self, logits: Logits) -> int:
-        logits[self._vocab.banned] = -np.inf
+        logits[self._banned if self._constraint is None else self._banned_in_calls] = -np.inf
         if self._avoid is not None:
             logits[self._avoid] = -np.inf
             self._avoid = None
@@ -254,6 +265,9 @@ class Reply:
         The constraint then judges that token too, since its end may be the first letters of a name.
         """
         while True:
+            if token in self._request.channels:
+                trigger.push(b"\n")  # what follows a channel's header begins a line
+                return token
             piece = self._vocab.piece(token)
             if trigger.find(piece) < 0:
                 trigger.push(piece)
@@ -360,7 +374,7 @@ class Reply:
             for text in (self._stop.push(self._utf8.finish()), self._stop.finish()):
                 if text:
                     self._deliver(*self._thinking.push(text))
-        self._deliver(*self._thinking.finish())
+        self._deliver(*self._thinking.finish(cut=reason != "stop" or bool(self._stop.found)))
         calls = self._request.calls
         if calls is not None:
             for chunk in calls.finish():
