@@ -19,7 +19,7 @@ from agentkit_fast.messages import ChatOptions, Message, ToolDef
 from agentkit_fast.runners import LocalRunner
 from agentkit_fast.runners._local import llama
 from agentkit_fast.runners._local.calls import HeredocCalls, TaggedCalls
-from agentkit_fast.runners._local.constraint import CallTrigger, Constraints
+from agentkit_fast.runners._local.constraint import CallTrigger, Constraints, GbnfConstraint
 from agentkit_fast.runners._local.fallback import fallback_template
 from agentkit_fast.runners._local.gbnf import parse_gbnf
 from agentkit_fast.runners._local.loop import LoopWatch
@@ -300,6 +300,29 @@ def test_what_is_drawn_at_random_parses(constraints: Constraints, vocab: llama.V
     else:
         assert parsed.problem is None or parsed.problem.kind == "truncated", text
     assert {call.name for call in parsed.calls} <= {"write_file", "read-file"}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_refused_token_is_replaced_as_a_look_at_all_would(vocab: llama.Vocab, temperature: float) -> None:
+    """The search from the top and by first bytes, against the whole vocabulary put to the grammar."""
+    grammar = llama.Grammar(vocab, heredoc_grammar(TOOLS, max_calls=1, allow_prose=False))
+    constraint = GbnfConstraint(grammar, vocab)
+    everything = np.arange(vocab.size)
+    noise = np.random.default_rng(5)
+    for step in range(14):
+        scores = noise.normal(scale=4, size=vocab.size).astype(np.float32)
+        scores[vocab.banned] = -np.inf
+        allowed = everything[grammar.allowed(everything)]
+        allowed = allowed[np.isfinite(scores[allowed])]
+        sampling = Sampling(temperature=temperature, seed=step)
+        empty = np.empty(0, dtype=np.int32)
+        expected = Sampler(sampling, empty).choose(scores[allowed], allowed)
+        assert constraint.choose(Sampler(sampling, empty), scores) == expected, step
+        # On by a way that is not over soon.
+        token = next(t for t in allowed[np.argsort(-scores[allowed])] if int(t) not in vocab.eog)
+        grammar.accept(int(token))
+    constraint.close()
 
 
 @pytest.mark.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +65,12 @@ def check_last_reply(runner: LocalRunner) -> None:
     assert all(gap < SHIFT for gap in engine.call(walk).result())
 
 
-def soak(path: Path, turns: int, seconds: float, seed: int) -> int:
+def soak(path: Path, turns: int, seconds: float, seed: int) -> Counter[str]:
     chance = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         runner = LocalRunner(path, n_ctx=512, n_threads=1, n_sessions=2, repetition=False)
-    done = 0
+    counts: Counter[str] = Counter()
     end = time.monotonic() + seconds
     with runner:
         histories: dict[int, list[Message]] = {}
@@ -92,6 +93,7 @@ def soak(path: Path, turns: int, seconds: float, seed: int) -> int:
                 stream = runner.chat_stream(history, options=options)
             except InputTooLarge:
                 histories[session] = [Message(role="user", content=f"Session {session} begins anew.")]
+                counts["too large"] += 1
                 continue
             kind = chance.random()
             if kind < 0.25:  # cancel: at once, in the prefill, or in the reply
@@ -100,25 +102,31 @@ def soak(path: Path, turns: int, seconds: float, seed: int) -> int:
                     next(stream, None)
                 stream.close()
                 check(runner)
+                counts["cancelled"] += 1
                 continue
             text = "".join(chunk.content for chunk in stream)
             check(runner)
             if greedy and not options.grammar and chance.random() < 0.2:
                 check_last_reply(runner)
+                counts["walked along"] += 1
+            counts[f"from {runner.stats().turns[-1].source or 'nothing'}"] += 1
             history.append(Message(role="assistant", content=text))
             history.append(Message(role="user", content=chance.choice(["Go on.", "Why?", "word " * 30])))
-            done += 1
+            counts["complete"] += 1
         totals = runner.stats().totals
         assert totals.prompt == totals.cached + totals.evaluated
-    return done
+    return counts
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_soak(request: pytest.FixtureRequest, name: str) -> None:
-    assert soak(request.getfixturevalue(f"{name}_path"), turns=30, seconds=12, seed=1) > 0
+    assert soak(request.getfixturevalue(f"{name}_path"), turns=30, seconds=12, seed=1)["complete"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_long_soak(request: pytest.FixtureRequest, name: str) -> None:
-    assert soak(request.getfixturevalue(f"{name}_path"), turns=300, seconds=1200, seed=2) > 100
+    counts = soak(request.getfixturevalue(f"{name}_path"), turns=300, seconds=1200, seed=2)
+    print(name, dict(sorted(counts.items())))
+    assert counts["complete"] > 100
+    assert counts["from memory"] > 0

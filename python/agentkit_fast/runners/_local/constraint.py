@@ -253,6 +253,8 @@ class Constraints:
             rules = self._check(gbnf)
         base = Grammar(self._vocab, gbnf)
         matcher = self._matcher(rules)
+        if matcher is None:
+            self._vocab.first_bytes()  # 0.1 s for 49k tokens, 0.7 s for 262k: once a model, not in mid-reply
 
         def begin() -> Constraint:
             plain = GbnfConstraint(base.clone(), self._vocab)

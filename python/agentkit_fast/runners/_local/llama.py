@@ -174,7 +174,7 @@ class Vocab:
         self.banned: NDArray[np.intp] = np.flatnonzero(banned)
         self._pieces: dict[int, bytes] = {}
         self._first: tuple[NDArray[np.int64], NDArray[np.int16]] | None = None
-        self._buffer = threading.local()
+        self._rooms = threading.local()
 
     def piece(self, token: int) -> bytes:
         """The bytes of one token, control tokens as their spelling."""
@@ -195,13 +195,13 @@ class Vocab:
     def _read_piece(self, token: int) -> bytes:
         # llama-cpp-python's own wrapper reads into 32 bytes and loses every longer piece (47 of SmolLM2's,
         # among them the newline with 32 blanks); a negative result here says how much room is needed.
-        size = 64
+        room = getattr(self._rooms, "room", None) or ctypes.create_string_buffer(256)
         while True:
-            buffer = ctypes.create_string_buffer(size)
-            length = int(self._lib.llama_token_to_piece(self._open(), token, buffer, size, 0, True))
+            length = int(self._lib.llama_token_to_piece(self._open(), token, room, len(room), 0, True))
             if length >= 0:
-                return buffer.raw[:length]
-            size = -length
+                self._rooms.room = room
+                return ctypes.string_at(room, length)
+            room = ctypes.create_string_buffer(-length)
 
     def first_bytes(self) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """For each byte the token that is that byte alone, or -1; for each token its first byte, 256 where a
