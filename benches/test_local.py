@@ -289,42 +289,48 @@ def test_session_switch_and_resume(benchmark: Any, path: Path, tmp_path: Path) -
 
 
 def test_tool_conversation(benchmark: Any, path: Path) -> None:
-    """The same rounds of call and result here and by `create_chat_completion`: time, tokens evaluated, calls read."""
+    """The same rounds of call and result here and by `create_chat_completion`, in turns: time, processor time, tokens
+    evaluated, calls read."""
     from llama_cpp import LlamaGrammar, llama_cpp
 
     other = peer(path)
     results = [f"line {n}: value = {n * n}\n" * 4 for n in range(ROUNDS)]
-    found: dict[str, Any] = {}
+    found = {name: {"s": 0.0, "cpu s": 0.0, "evaluated": 0, "calls": 0} for name in ("ours", "peer")}
+    runner = load(path)
+    history = list(ASK)
+    theirs: list[dict[str, str]] = [{"role": m.role, "content": m.content} for m in ASK]
 
-    def ours() -> None:
-        with load(path) as runner:
-            history, parsed = list(ASK), 0
-            begun = time.perf_counter()
-            for result in results:
-                text, _ = ask(runner, history, grammar=GRAMMAR, max_tokens=80)
-                parsed += bool(parse_tool_calls(text).calls)
-                history += [Message(role="assistant", content=text), Message(role="tool", content=result)]
-            found["ours"] = [time.perf_counter() - begun, runner.stats().totals.evaluated, parsed]
+    def ours() -> str:
+        text, usage = ask(runner, history, grammar=GRAMMAR, max_tokens=80)
+        found["ours"]["evaluated"] += usage.new_prompt_tokens
+        return text
 
-    def theirs() -> None:
-        history: list[dict[str, str]] = [{"role": m.role, "content": m.content} for m in ASK]
-        begun, evaluated, parsed = time.perf_counter(), 0, 0
+    def peers() -> str:
+        llama_cpp.llama_perf_context_reset(other.ctx)
+        grammar = LlamaGrammar.from_string(GRAMMAR, verbose=False)
+        done = other.create_chat_completion(theirs, temperature=0, grammar=grammar, max_tokens=80)
+        found["peer"]["evaluated"] += llama_cpp.llama_perf_context(other.ctx).n_p_eval
+        return done["choices"][0]["message"]["content"] or ""
+
+    def timed(name: str, turn: Callable[[], str]) -> str:
+        begun, used = time.perf_counter(), time.process_time()
+        text = turn()
+        found[name]["s"] += time.perf_counter() - begun
+        found[name]["cpu s"] += time.process_time() - used
+        found[name]["calls"] += bool(parse_tool_calls(text).calls)
+        return text
+
+    def conversation() -> None:
         for result in results:
-            llama_cpp.llama_perf_context_reset(other.ctx)
-            grammar = LlamaGrammar.from_string(GRAMMAR, verbose=False)
-            done = other.create_chat_completion(history, temperature=0, grammar=grammar, max_tokens=80)
-            evaluated += llama_cpp.llama_perf_context(other.ctx).n_p_eval
-            text = done["choices"][0]["message"]["content"] or ""
-            parsed += bool(parse_tool_calls(text).calls)
-            history += [{"role": "assistant", "content": text}, {"role": "user", "content": result}]
-        found["peer"] = [time.perf_counter() - begun, evaluated, parsed]
+            text = timed("ours", ours)
+            history.extend([Message(role="assistant", content=text), Message(role="tool", content=result)])
+            text = timed("peer", peers)
+            theirs.extend([{"role": "assistant", "content": text}, {"role": "user", "content": result}])
 
-    theirs()
-    benchmark.pedantic(ours, rounds=1, iterations=1)
-    for name, (seconds, evaluated, parsed) in found.items():
-        benchmark.extra_info[name] = {
-            "s": round(seconds, 1),
-            "evaluated": evaluated,
-            "calls": f"{parsed}/{ROUNDS}",
-        }
-    benchmark.extra_info["peer / ours"] = round(found["peer"][0] / found["ours"][0], 2)
+    benchmark.pedantic(conversation, rounds=1, iterations=1)
+    runner.close()
+    for name, figures in found.items():
+        benchmark.extra_info[name] = {key: round(value, 1) for key, value in figures.items()}
+    benchmark.extra_info["rounds"] = ROUNDS
+    for what in ("s", "cpu s"):
+        benchmark.extra_info[f"peer / ours, {what}"] = round(found["peer"][what] / found["ours"][what], 2)

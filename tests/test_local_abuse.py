@@ -292,7 +292,7 @@ def test_a_loop_that_is_gone_ends_its_reply(path: Path) -> None:
         # Closed in the middle, and the generator is never: nobody will read what comes.
         loop = asyncio.new_event_loop()
         stream = runner.achat_stream(
-            [{"role": "user", "content": "x"}], options=ChatOptions(grammar='root ::= "a"{2000}')
+            [{"role": "user", "content": "x"}], options=ChatOptions(grammar="root ::= [a-c]{2000}")
         )
         loop.run_until_complete(anext(stream))
         loop.close()
@@ -330,6 +330,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sum(chunk.done for chu
     assert (done.stdout, done.stderr, done.returncode) == ("7 1\n", "", 0)
 
 
+@pytest.mark.parametrize("constraint", ["gbnf", "auto"])
+def test_a_grammar_that_forces_more_than_a_batch(path: Path, constraint: str) -> None:
+    with load(path, constraint=constraint) as runner:
+        said = "x" + "forced, word by word; " * 5
+        text, last = ask(runner, "x", grammar=f'root ::= [xy] "{said[1:]}"', max_tokens=0)
+        assert (text[1:], last.finish_reason) == (said[1:], "stop")
+        assert last.usage.completion_tokens == len(said)
+
+
 def drain(stream: Iterator[Any]) -> None:
     for _ in stream:
         pass
@@ -340,7 +349,7 @@ def drain(stream: Iterator[Any]) -> None:
 def test_ctrl_c_while_waiting(path: Path) -> None:
     with load(path, n_ctx=2048, repetition=False) as runner:
         stream = runner.chat_stream(
-            [{"role": "user", "content": "x"}], options=ChatOptions(grammar='root ::= "a"{2000}')
+            [{"role": "user", "content": "x"}], options=ChatOptions(grammar="root ::= [a-c]{2000}")
         )
         # Ctrl-C's handler, by a timer that needs no thread and is not the one pytest-timeout uses.
         before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)

@@ -467,7 +467,12 @@ class Engine:
                     back = start + reply.rewind - 1
                     if self._truncate(sequence, back) != back:
                         raise RunnerError("The cache could not be taken back to leave a loop.")
-                self._decode(request, sequence, pending)
+                # A grammar may force more than a batch holds.
+                size = self.context.n_batch
+                for at in range(0, len(pending), size):
+                    if at:
+                        yield
+                    self._decode(request, sequence, pending[at : at + size])
         finally:
             reply.close()
             request.record.decode_s += time.perf_counter() - begun
