@@ -8,10 +8,10 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # maturin looks for zig as a module of the `python3` it finds first.
 export PATH := $(abspath $(BIN)):$(PATH)
 # Sources of the extension: when one changes, it is built anew.
-RUST   := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+RUST   := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop demo test test-rust test-python test-slow test-wheel lint format types bench bench-rust wheel sdist docs clean
+.PHONY: help setup develop demo test test-rust test-python test-slow test-wheel fuzz lint format types bench bench-rust bench-instructions wheel sdist docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,8 +62,19 @@ test-python: setup $(VENV)/.ready-gemma
 test-slow: setup $(VENV)/.ready-gemma ## Run the long tests as well: soaks, thousands of histories, hundreds of kills
 	AGENTKIT_KILLS=3 AGENTKIT_EVERY_EFFECT=1 AGENTKIT_CONVERSATIONS=10000 $(BIN)/python -m pytest -q --timeout 3600 \
 		-m "slow or not slow" tests/test_*soak*.py tests/test_shaping_invariants.py tests/test_session_random.py \
-		tests/test_session_enumeration.py tests/test_stores_killed.py
+		tests/test_session_enumeration.py tests/test_stores_killed.py tests/test_grammar.py
 	PROPTEST_CASES=100000 cargo test --release -p agentkit-core
+
+# No sanitizer: the core has no unsafe code, and without one a stable toolchain will do. Set FUZZ_TARGETS for some of them.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(shell cd rust/fuzz/fuzz_targets && ls *.rs | sed 's/\.rs$$//')
+
+fuzz: ## Fuzz the Rust core, FUZZ_SECONDS for each target (needs `cargo install cargo-fuzz` and a C++ compiler)
+	$(PYTHON) rust/fuzz/seeds.py
+	set -e; for target in $(FUZZ_TARGETS); do \
+		cargo fuzz run --fuzz-dir rust/fuzz --sanitizer none $$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -dict=rust/fuzz/text.dict -max_len=4096 -timeout=10 -verbosity=0 -print_final_stats=1; \
+	done
 
 lint: $(VENV)/.ready-base ## Check format and style of Python and Rust
 	$(BIN)/ruff format --check .
@@ -86,6 +97,9 @@ bench: setup ## Run the Python benches beside their peers
 
 bench-rust: ## Run the Rust benches
 	cargo bench --workspace
+
+bench-instructions: ## Compare the instructions of the text core with the recorded ones (needs valgrind)
+	$(PYTHON) scripts/instructions.py
 
 wheel: $(VENV)/.ready-base ## Build the release wheel into dist/ (old glibc, by zig)
 	$(BIN)/maturin build --profile dist --zig --compatibility manylinux2014 --out dist

@@ -23,6 +23,9 @@ TASKS = (
     "guard-tokens",
     "capture-slots",
     "expand-slots",
+    "parse-tool-calls",
+    "check-arguments",
+    "repair-json",
     "encode-tight",
     "decode-tight",
 )

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import models
 
 
@@ -29,6 +31,7 @@ class LlamaGrammar:
         assert self.model
         self.vocab = llama_cpp.llama_model_get_vocab(self.model)
         self.eos = llama_cpp.llama_vocab_eos(self.vocab)
+        self._pieces: list[bytes] = []
 
     def tokens(self, text: str) -> list[int]:
         raw = text.encode()
@@ -74,6 +77,116 @@ class LlamaGrammar:
             return prefix or self._allowed(sampler, self.eos)
         finally:
             self.lib.llama_sampler_free(sampler)
+
+    def walk(self, gbnf: str, rng: random.Random, budget: int) -> str:
+        """A text that llama.cpp's sampler itself wrote: every token drawn from those it allows, towards an end after
+        `budget` tokens.
+        """
+        pieces = self.pieces()
+        fresh = np.zeros(len(pieces), dtype=[("id", "i4"), ("logit", "f4"), ("p", "f4")])
+        fresh["id"] = range(len(pieces))
+        letters = np.array([len(piece) == 1 and piece < b"\x80" for piece in pieces])
+        sampler = self.compile(gbnf)
+        assert sampler, "invalid grammar"
+        raw = b""
+        try:
+            for step in range(budget + 2_000):
+                data = (self.lib.llama_token_data * len(pieces)).from_buffer_copy(fresh)
+                array = self.lib.llama_token_data_array(data, len(pieces), -1, False)
+                self.lib.llama_sampler_apply(sampler, ctypes.byref(array))
+                mask = np.frombuffer(data, dtype=fresh.dtype)["logit"] > -1e30
+                may_end, mask[self.eos] = bool(mask[self.eos]), False
+                allowed = [int(token) for token in np.flatnonzero(mask)]
+                some = rng.sample(allowed, min(len(allowed), 50))
+                some += [int(token) for token in np.flatnonzero(mask & letters)]
+                ids = {pieces[token]: token for token in some if pieces[token]}
+                chosen = choose_bytes(set(ids), may_end, raw, rng, step >= budget)
+                if chosen is None:
+                    return raw.decode()
+                raw += chosen
+                self.lib.llama_sampler_accept(sampler, ids[chosen])
+            raise AssertionError(f"no end: {raw[-200:]!r}")
+        finally:
+            self.lib.llama_sampler_free(sampler)
+
+    def pieces(self) -> list[bytes]:
+        """What each token of the vocabulary spells; empty for control tokens."""
+        if not self._pieces:
+            room = ctypes.create_string_buffer(256)
+            for token in range(self.lib.llama_vocab_n_tokens(self.vocab)):
+                length = self.lib.llama_token_to_piece(self.vocab, token, room, len(room), 0, False)
+                self._pieces.append(room.raw[: max(length, 0)])
+        return self._pieces
+
+
+def choose_bytes(
+    allowed: set[bytes], may_end: bool, raw: bytes, rng: random.Random, closing: bool
+) -> bytes | None:
+    """As `choose`, where what is written and what may follow can be parts of a character."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return rng.choice(sorted(allowed))
+    whole = {}
+    for piece in allowed:
+        try:
+            whole[piece.decode()] = piece
+        except UnicodeDecodeError:
+            continue
+    if not may_end and (not whole or (not closing and len(whole) < len(allowed) and rng.random() < 0.05)):
+        return rng.choice(sorted(allowed))
+    chosen = choose(set(whole), may_end, text, rng, closing)
+    return None if chosen is None else whole[chosen]
+
+
+def place(text: str) -> str:
+    """Where a reply stands: `prose`, `code`, in a `string`, behind its `escape`, or the tag of a body."""
+    if text.startswith("@@call "):
+        at = 0
+    elif "\n@@call " in text:
+        at = text.index("\n@@call ") + 1
+    else:
+        return "prose"
+    where = "code"
+    while at < len(text):
+        if where == "code":
+            body = re.compile(r"~~~([a-z]*)\n").match(text, at)
+            if body:
+                where, at = body[1], body.end() - 1
+                continue
+            where = "string" if text[at] == '"' else "code"
+        elif where == "string":
+            where = {'"': "code", "\\": "escape"}.get(text[at], "string")
+        elif where == "escape":
+            where = "string"
+        elif text.startswith(f"\n~~~{where}\n", at):
+            at += len(where) + 4
+            where = "code"
+        at += 1
+    return where
+
+
+def choose(allowed: set[str], may_end: bool, text: str, rng: random.Random, closing: bool) -> str | None:
+    """One of `allowed` at random, or (`closing`) one that leads to an end; `None` ends the text."""
+    if may_end and (closing or not allowed or rng.random() < 0.05):
+        return None
+    if not closing:
+        # Most tokens are words: what has structure is drawn as often as all of them.
+        marks = sorted(piece for piece in allowed if not piece.strip().isalnum())
+        return rng.choice(marks if marks and rng.random() < 0.6 else sorted(allowed))
+    where = place(text)
+    if where not in {"prose", "code", "string", "escape"}:
+        closer = f"\n~~~{where}\n"
+        done = max(n for n in range(len(closer)) if text.endswith(closer[:n]))
+        wanted = [closer[done]]
+    else:
+        wanted = {"string": ['"'], "escape": ["n", "0"], "prose": ["x"], "code": list('}]":0\n@end')}[where]
+    for letter in wanted:
+        if letter in allowed:
+            return letter
+    # Whatever else goes on; rather nothing that opens something new.
+    longer = set(', \t"~{[')
+    return rng.choice(sorted({piece for piece in allowed if len(piece) == 1} - longer) or sorted(allowed))
 
 
 # A grammar read into trees: ("lit", text), ("class", negated, ranges), ("ref", name), ("seq", [..]),

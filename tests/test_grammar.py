@@ -21,7 +21,7 @@ from agentkit_fast.text import (
     parse_tool_calls,
     render_tool_call,
 )
-from gbnf import LlamaGrammar, Sampler
+from gbnf import LlamaGrammar, Sampler, choose_bytes
 
 
 def tool(name: str, properties: dict[str, Any] | None = None, **schema: Any) -> ToolDef:
@@ -129,6 +129,20 @@ class Lark:
         ids = list(text.encode())
         return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
+    def walk(self, rng: random.Random, budget: int) -> str:
+        """A text that llguidance's matcher itself wrote, byte after byte drawn from those it allows."""
+        matcher = self.first.deep_copy()
+        raw = b""
+        for step in range(budget + 4_000):
+            bias = matcher.compute_logit_bias()
+            allowed = {bytes([byte]) for byte in range(256) if bias[byte]}
+            chosen = choose_bytes(allowed, matcher.is_accepting(), raw, rng, step >= budget)
+            if chosen is None:
+                return raw.decode()
+            assert matcher.consume_token(chosen[0])
+            raw += chosen
+        raise AssertionError(f"no end: {raw[-200:]!r}")
+
 
 def mutated(text: str, rng: random.Random) -> str:
     """`text` with one small fault put in: where grammars and parsers begin to disagree."""
@@ -180,6 +194,55 @@ def test_both_engines_take_it(
         text = sampler.draw(rng)
         assert llama.accepts(gbnf, text), text
         assert lark.accepts(text), text
+
+
+def check_written(text: str, tools: list[ToolDef], max_calls: int, prose: bool) -> int:
+    """Reads a text that an engine wrote; gives how many calls it holds."""
+    reply = parse_tool_calls(text)
+    assert reply.problems == (), text
+    assert len(reply.calls) <= max_calls
+    assert prose or reply.calls
+    names = {one.name: set(one.parameters["properties"]) for one in tools}
+    for call in reply.calls:
+        pairs = json.loads(call.arguments, object_pairs_hook=lambda pairs: pairs)
+        assert {key for key, _ in pairs} <= names[call.name], text
+        assert len(pairs) <= len(names[call.name])
+    return len(reply.calls)
+
+
+# Drawing from 200 tools of 50 parameters takes llama.cpp seconds a text.
+WALKS = [
+    *((name, 3) for name in ("three", "kinds", "names")),
+    *(pytest.param(name, 100, marks=pytest.mark.slow) for name in ("three", "kinds", "names", "huge")),
+]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("name", "texts"), WALKS)
+def test_what_llama_cpp_writes_is_read(llama: LlamaGrammar, name: str, texts: int) -> None:
+    tools = SETS.get(name, HUGE)
+    calls = 0
+    for seed in range(texts):
+        rng = random.Random(seed)
+        prose = seed % 4 == 3
+        gbnf = heredoc_grammar(tools, max_calls=3, allow_prose=prose)
+        text = llama.walk(gbnf, rng, rng.randrange(10, 20 * min(texts, 6)))
+        calls += check_written(text, tools, 3, prose)
+    assert calls >= texts // 2
+
+
+@pytest.mark.parametrize("texts", [10, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["three", "kinds", "names", "huge"])
+def test_what_llguidance_writes_is_read(name: str, texts: int) -> None:
+    tools = SETS.get(name, HUGE)
+    larks = {prose: Lark(heredoc_lark(tools, max_calls=3, allow_prose=prose)) for prose in (True, False)}
+    calls = 0
+    for seed in range(texts):
+        rng = random.Random(seed)
+        prose = seed % 4 == 3
+        text = larks[prose].walk(rng, rng.randrange(20, 500))
+        calls += check_written(text, tools, 3, prose)
+    assert calls >= texts // 2
 
 
 @pytest.mark.model

@@ -102,6 +102,13 @@ def test_every_shorter_period_past_short_span(period: int) -> None:
     assert feed(PROSE + cycle * (4096 // period), 3)[0] is None
 
 
+def test_short_cycles_in_lines_are_found_past_short_span() -> None:
+    row = "  0.6,   0.6,   0.6,   0.6,   0.6,\n"
+    check(feed(PROSE + row * 130)[0], len(row))
+    # Words that make a long cycle are none, however they are wrapped.
+    check(feed(PROSE + ("go on and take the\n  next step, please,\n" * 16))[0], 40)
+
+
 def test_thresholds() -> None:
     cycle = cycle_of(200)
     assert feed(PROSE + cycle * 2)[0] is None
@@ -244,6 +251,12 @@ ORDINARY = {
     "base64": base64.encodebytes(random.Random(1).randbytes(200_000)).decode(),
     "hex": random.Random(2).randbytes(200_000).hex(),
     "json": str([{"id": i, "name": f"n{i}", "ok": True} for i in range(2000)]),
+    "metrics": ("  0.6,   0.6,   0.6,   0.6,   0.6,   0.6,   0.6,   0.6,\n") * 40,
+    "bytes": ("    " + "0x00, " * 16 + "\n") * 40,
+    "two numbers in turn": ("\t" + "1, 0, " * 12 + "\n") * 40,
+    "initializers": ("    MUTEX_INITIALIZER, MUTEX_INITIALIZER,\n" * 20),
+    "reserved slots": "".join(f"/* Slot {i} is reserved */\n" for i in range(60)),
+    "defines": "".join(f"#define __REG_IntR{i} {1024 + i}\n" for i in range(96)),
     "greek": "Η γρήγορη αλεπού πηδά πάνω από τον τεμπέλη σκύλο. Κάθε μέρα έχει το δικό της φως και τη δική της σκιά.",
     "hindi": "हर सुबह नदी के किनारे बच्चे खेलते हैं। शाम को सब घर लौट आते हैं और दादी कहानी सुनाती हैं।",
     "arabic": "في الصباح يذهب الأطفال إلى المدرسة. في المساء يعودون إلى البيت ويقرؤون كتابا جديدا.",

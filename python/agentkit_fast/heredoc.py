@@ -10,6 +10,7 @@ import msgspec
 
 from agentkit_fast import _core
 from agentkit_fast.entries import new_id
+from agentkit_fast.errors import HeredocError
 from agentkit_fast.messages import ToolCall
 
 __all__ = [
@@ -224,10 +225,13 @@ def render_tool_call(name: str, arguments: str | Mapping[str, Any]) -> str:
     what JSON cannot hold). Text that is no JSON object is first repaired; what cannot be is rendered as
     `rejected_arguments` gives it, so that a damaged history can still be shown.
     """
-    if isinstance(arguments, str):
+    if not isinstance(arguments, str):
+        text = json.dumps(dict(arguments), ensure_ascii=False, allow_nan=False)
+        return _core.render_tool_call(name, text)
+    try:
+        return _core.render_tool_call(name, arguments)
+    except HeredocError:
         kind, text, message = _core.check_arguments(arguments)
         if kind != "ok":
             text = _core.rejected_arguments(arguments, message)
-    else:
-        text = json.dumps(dict(arguments), ensure_ascii=False, allow_nan=False)
-    return _core.render_tool_call(name, text)
+        return _core.render_tool_call(name, text)

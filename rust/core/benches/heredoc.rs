@@ -62,6 +62,9 @@ fn benches(criterion: &mut Criterion) {
     group.bench_function("render_tool_call, 115 kB", |bencher| {
         bencher.iter(|| render_tool_call("write_file", black_box(&strict)));
     });
+    group.bench_function("twin: serde_json reads the strict 115 kB", |bencher| {
+        bencher.iter(|| serde_json::from_str::<serde_json::Value>(black_box(&strict)).is_ok());
+    });
     group.bench_function("check_arguments, strict 115 kB", |bencher| {
         bencher.iter(|| check_arguments(black_box(&strict)).kind);
     });
@@ -69,6 +72,16 @@ fn benches(criterion: &mut Criterion) {
     group.bench_function("repair_json, loose rows", |bencher| {
         bencher.iter(|| repair_json(black_box(&loose)).outcome);
     });
+    let rows = repair_json(&loose).text.into_owned();
+    group.bench_function(
+        "twin: serde_json reads and writes the strict rows",
+        |bencher| {
+            bencher.iter(|| {
+                let value = serde_json::from_str::<serde_json::Value>(black_box(&rows));
+                value.map(|value| value.to_string().len()).ok()
+            });
+        },
+    );
     group.finish();
 }
 

@@ -17,13 +17,43 @@ fn source() -> String {
     let mut text = String::new();
     let mut number = 0;
     while text.len() < SIZE {
-        for line in include_str!("../src/repetition.rs").lines() {
+        for line in include_str!("../src/repetition/mod.rs").lines() {
             number += 7919;
             text += line;
             text += &format!(" {}\n", number % 104_729);
         }
     }
     text
+}
+
+/// Every 256 bytes, whether the newest 512 bytes have a period: each tried.
+fn obvious_guard(text: &[u8]) -> Option<usize> {
+    (1024..text.len()).step_by(256).find_map(|end| {
+        (24..=1024).find(|period| {
+            let span = (3 * period).max(512);
+            end >= span && (end - span + period..end).all(|at| text[at] == text[at - period])
+        })
+    })
+}
+
+/// Sections of one level, by a search for each opening tag's closer.
+fn obvious_sections(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(open) = rest.find('<') {
+        rest = &rest[open + 1..];
+        let name = rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .map_or("", |end| &rest[..end]);
+        let Some(inside) = rest[name.len()..].strip_prefix('>') else {
+            continue;
+        };
+        if let Some((value, after)) = inside.split_once(&format!("</{name}>")) {
+            found.push((name, value));
+            rest = after;
+        }
+    }
+    found
 }
 
 fn text(c: &mut Criterion) {
@@ -37,6 +67,9 @@ fn text(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function(name, |b| {
             b.iter(|| neutralize(black_box(text), set, Style::Entity))
+        });
+        group.bench_function(format!("{name}, twin: str::replace of one token"), |b| {
+            b.iter(|| black_box(text).replace("<|", "&lt;|"));
         });
         group.bench_function(format!("{name} joiner"), |b| {
             b.iter(|| neutralize(black_box(text), set, Style::Joiner));
@@ -62,6 +95,9 @@ fn text(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function(format!("{name}, one delta"), |b| {
             b.iter(|| guard().push(black_box(text)));
+        });
+        group.bench_function(format!("{name}, twin: every period tried"), |b| {
+            b.iter(|| obvious_guard(black_box(text.as_bytes())));
         });
         group.bench_function(format!("{name}, 4 bytes a delta"), |b| {
             let tokens: Vec<&str> = text
@@ -90,6 +126,12 @@ fn text(c: &mut Criterion) {
     group.bench_function("capture", |b| {
         b.iter(|| capture_slots(black_box(&result)).output.len())
     });
+    group.bench_function("capture, twin: a search for each tag", |b| {
+        b.iter(|| obvious_sections(black_box(&result)).len());
+    });
+    group.bench_function("expand, twin: str::replace of one name", |b| {
+        b.iter(|| black_box(&result).replace("{OUTPUT}", "x"));
+    });
     group.bench_function("expand", |b| {
         b.iter(|| expand_slots(black_box(&result), |name| (name == "OUTPUT").then_some("x")));
     });
@@ -109,6 +151,12 @@ fn text(c: &mut Criterion) {
     group.throughput(Throughput::Bytes(json.len() as u64));
     group.bench_function("encode", |b| {
         b.iter(|| encode_tight(black_box(&json)).len())
+    });
+    group.bench_function("twin: serde_json reads and writes", |b| {
+        b.iter(|| {
+            let value: serde_json::Value = serde_json::from_str(black_box(&json)).expect("JSON");
+            value.to_string().len()
+        });
     });
     group.throughput(Throughput::Bytes(tight.len() as u64));
     group.bench_function("decode", |b| {

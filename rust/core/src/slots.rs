@@ -4,6 +4,8 @@
 //! mismatched tag is text. Sections inside a section count as well, to a depth of [`MAX_DEPTH`].
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use memchr::{memchr, memchr_iter};
 use rustc_hash::FxHashMap;
@@ -24,22 +26,33 @@ pub struct Slots<'a> {
     pub sections: Vec<(&'a str, &'a str)>,
 }
 
-/// One section: where its tags and its text lie.
-struct Section<'a> {
-    name: &'a str,
+/// One section: its name, and where its tags and its text lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section<'a> {
+    pub name: &'a str,
     open: usize,
-    text: std::ops::Range<usize>,
+    pub text: Range<usize>,
     close: usize,
 }
 
-struct Tag<'a> {
-    name: &'a str,
+/// A tag of a section, `<name>` or `</name>`.
+struct Tag {
     start: usize,
     end: usize,
-    is_closing: bool,
-    /// For an opening tag the index of the first closing tag of its name after it.
-    closer: Option<usize>,
+    /// For an opening tag the index of the first closing tag of its name after it, or [`OPEN`].
+    closer: usize,
 }
+
+impl Tag {
+    fn name<'t>(&self, text: &'t str) -> &'t str {
+        let mark = if self.closer == CLOSING { 2 } else { 1 };
+        &text[self.start + mark..self.end - 1]
+    }
+}
+
+/// In place of an index: an opening tag without a closer; a closing tag.
+const OPEN: usize = usize::MAX;
+const CLOSING: usize = usize::MAX - 1;
 
 /// Sections of `result` and the whole without their tags.
 ///
@@ -50,39 +63,49 @@ struct Tag<'a> {
 /// ```
 pub fn capture_slots(result: &str) -> Slots<'_> {
     let found = sections(result);
-    if found.is_empty() {
-        return Slots {
-            output: Cow::Borrowed(result),
-            sections: Vec::new(),
-        };
-    }
-    let mut tags: Vec<std::ops::Range<usize>> = Vec::with_capacity(found.len() * 2);
-    let mut at: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut places: FxHashMap<&str, usize> = FxHashMap::default();
     let mut named: Vec<(&str, &str)> = Vec::new();
     for section in &found {
-        tags.push(section.open..section.text.start);
-        tags.push(section.text.end..section.close);
         let text = &result[section.text.clone()];
-        match at.get(section.name) {
-            Some(&index) => named[index].1 = text,
-            None => {
-                at.insert(section.name, named.len());
+        match places.entry(section.name) {
+            Entry::Occupied(place) => named[*place.get()].1 = text,
+            Entry::Vacant(place) => {
+                place.insert(named.len());
                 named.push((section.name, text));
             }
         }
     }
-    tags.sort_unstable_by_key(|tag| tag.start);
-    let mut output = String::with_capacity(result.len());
-    let mut done = 0;
-    for tag in tags {
-        output.push_str(&result[done..tag.start]);
-        done = tag.end;
-    }
-    output.push_str(&result[done..]);
     Slots {
-        output: Cow::Owned(output),
+        output: without_tags(result, &found),
         sections: named,
     }
+}
+
+/// `text` without the tags of `sections`, which are all those that [`sections`] finds in it.
+pub fn without_tags<'t>(text: &'t str, sections: &[Section<'_>]) -> Cow<'t, str> {
+    if sections.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    // Ends of the sections that are open, the innermost last.
+    let mut open: Vec<Range<usize>> = Vec::new();
+    let mut leave_out = |tag: Range<usize>| {
+        out.push_str(&text[done..tag.start]);
+        done = tag.end;
+    };
+    for section in sections {
+        while let Some(close) = open.pop_if(|close| close.end <= section.open) {
+            leave_out(close);
+        }
+        leave_out(section.open..section.text.start);
+        open.push(section.text.end..section.close);
+    }
+    while let Some(close) = open.pop() {
+        leave_out(close);
+    }
+    out.push_str(&text[done..]);
+    Cow::Owned(out)
 }
 
 /// Names of the sections of `text`, sorted, each once.
@@ -96,16 +119,19 @@ pub fn section_names(text: &str) -> Vec<&str> {
 /// `text` with `{name}` replaced wherever `lookup` knows the name; borrowed where nothing is replaced.
 ///
 /// What is put in is not expanded again; every other brace stays.
-pub fn expand_slots<'t, 's>(
+pub fn expand_slots<'t, V: AsRef<str>>(
     text: &'t str,
-    lookup: impl Fn(&str) -> Option<&'s str>,
+    mut lookup: impl FnMut(&'t str) -> Option<V>,
 ) -> Cow<'t, str> {
     let mut out = String::new();
     let mut done = 0;
     for (open, name) in placeholders_at(text) {
         if let Some(value) = lookup(name) {
+            if done == 0 {
+                out.reserve(text.len() + text.len() / 16);
+            }
             out.push_str(&text[done..open]);
-            out.push_str(value);
+            out.push_str(value.as_ref());
             done = open + name.len() + 2;
         }
     }
@@ -116,11 +142,6 @@ pub fn expand_slots<'t, 's>(
     Cow::Owned(out)
 }
 
-/// The names that stand in braces in `text`, in order.
-pub fn placeholders(text: &str) -> impl Iterator<Item = &str> {
-    placeholders_at(text).map(|(_, name)| name)
-}
-
 fn placeholders_at(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let bytes = text.as_bytes();
     memchr_iter(b'{', bytes).filter_map(move |open| {
@@ -129,42 +150,47 @@ fn placeholders_at(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Every section of `text`, outer before inner.
-fn sections(text: &str) -> Vec<Section<'_>> {
+/// Every section of `text`, outer before inner; several may have one name.
+pub fn sections(text: &str) -> Vec<Section<'_>> {
     let tags = tags(text);
-    let mut found = Vec::new();
-    // Ranges of tags still to be looked at, with their depth; an explicit stack, so no recursion.
+    let mut found = Vec::with_capacity(tags.len() / 2);
+    // Ranges of tags still to be looked at, with their depth; an explicit stack, so no recursion. What is inside a
+    // section comes before what is after it, so that sections come in the order of the text.
     let mut todo = vec![(0..tags.len(), 1)];
     while let Some((range, depth)) = todo.pop() {
         let mut index = range.start;
         while index < range.end {
             let open = &tags[index];
-            let closer = open.closer.filter(|closer| *closer < range.end);
-            let Some(closer) = closer else {
+            if open.closer >= range.end {
                 index += 1;
                 continue;
-            };
-            let close = &tags[closer];
+            }
+            let close = &tags[open.closer];
             found.push(Section {
-                name: open.name,
+                name: open.name(text),
                 open: open.start,
                 text: open.end..close.start,
                 close: close.end,
             });
-            if depth < MAX_DEPTH && closer > index + 1 {
-                todo.push((index + 1..closer, depth + 1));
+            let inside = index + 1..open.closer;
+            index = open.closer + 1;
+            if depth < MAX_DEPTH && !inside.is_empty() {
+                todo.push((index..range.end, depth));
+                todo.push((inside, depth + 1));
+                break;
             }
-            index = closer + 1;
         }
     }
-    found.sort_unstable_by_key(|section| section.open);
     found
 }
 
 /// Opening and closing tags in order, opening ones linked to their closer.
-fn tags(text: &str) -> Vec<Tag<'_>> {
+fn tags(text: &str) -> Vec<Tag> {
     let bytes = text.as_bytes();
-    let mut tags = Vec::new();
+    let mut tags: Vec<Tag> = Vec::new();
+    // Whether every opening tag so far is followed by its own closing tag, as most are.
+    let mut plain = true;
+    let mut closing = 0;
     let mut from = 0;
     while let Some(at) = memchr(b'<', &bytes[from..]) {
         let start = from + at;
@@ -175,39 +201,56 @@ fn tags(text: &str) -> Vec<Tag<'_>> {
         from = end.max(start + 1);
         if length > 0 && bytes.get(end) == Some(&b'>') {
             from = end + 1;
+            let place = tags.len();
+            if let Some(before) = tags.last_mut().filter(|before| before.closer == OPEN) {
+                if is_closing && before.name(text) == &text[name..end] {
+                    before.closer = place;
+                } else {
+                    plain = false;
+                }
+            }
+            closing += usize::from(is_closing);
             tags.push(Tag {
-                name: &text[name..end],
                 start,
                 end: end + 1,
-                is_closing,
-                closer: None,
+                closer: if is_closing { CLOSING } else { OPEN },
             });
         }
     }
-    if !tags.iter().any(|tag| tag.is_closing) {
+    if closing == 0 {
         return Vec::new();
     }
-    let mut next: FxHashMap<&str, usize> = FxHashMap::default();
-    for index in (0..tags.len()).rev() {
-        if tags[index].is_closing {
-            next.insert(tags[index].name, index);
-        } else {
-            tags[index].closer = next.get(tags[index].name).copied();
-        }
+    if !plain {
+        link(text, &mut tags, closing);
     }
     tags
 }
 
+/// Links each opening tag that is not yet with the first closing tag of its name after it.
+fn link(text: &str, tags: &mut [Tag], closing: usize) {
+    let mut next: FxHashMap<&str, usize> = FxHashMap::default();
+    next.reserve(closing);
+    for index in (0..tags.len()).rev() {
+        match tags[index].closer {
+            CLOSING => {
+                next.insert(tags[index].name(text), index);
+            }
+            OPEN => {
+                let closer = next.get(tags[index].name(text)).copied();
+                tags[index].closer = closer.unwrap_or(OPEN);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Length of the name at the start of `bytes`: a letter or `_`, then word characters; 0 for none.
 fn name_length(bytes: &[u8]) -> usize {
-    if !bytes
-        .first()
-        .is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
-    {
-        return 0;
+    match bytes.first() {
+        Some(byte) if byte.is_ascii_alphabetic() || *byte == b'_' => bytes
+            .iter()
+            .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+            .unwrap_or(bytes.len()),
+        _ => 0,
     }
-    bytes
-        .iter()
-        .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
-        .unwrap_or(bytes.len())
 }

@@ -1,12 +1,11 @@
 //! The same goldens as the Python tests, and the invariants on random replies.
 
+mod properties;
+
 use std::path::Path;
 
-use agentkit_core::heredoc::{
-    Event, HeredocStream, Reply, heredoc_grammar, heredoc_lark, parse_tool_calls, read_tools,
-    render_tool_call,
-};
-use agentkit_core::json::{Outcome, check_arguments, loose_json, rejected_arguments, repair_json};
+use agentkit_core::heredoc::{heredoc_grammar, heredoc_lark, parse_tool_calls, read_tools};
+use agentkit_core::json::{Outcome, check_arguments, repair_json};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -130,95 +129,81 @@ fn replies() -> impl Strategy<Value = String> {
     ]
 }
 
-fn char_cuts(text: &str) -> Vec<usize> {
-    (0..=text.len())
-        .filter(|&at| text.is_char_boundary(at))
-        .collect()
-}
-
-fn streamed(pieces: &[&str]) -> (Reply, String) {
-    let mut stream = HeredocStream::new();
-    let (mut prose, mut calls) = (String::new(), Vec::new());
-    for piece in pieces {
-        for event in stream.push(piece) {
-            match event {
-                Event::Prose(text) => prose.push_str(&text),
-                Event::Started { index, .. } => assert_eq!(index, calls.len()),
-                Event::Ready { index, call } => {
-                    assert_eq!(index, calls.len());
-                    calls.push(call);
-                }
-            }
-        }
-    }
-    let (reply, released) = stream.finish();
-    assert_eq!(&reply.prose[..released], prose);
-    assert_eq!(reply.calls, calls);
-    (reply, prose)
+/// Objects in loose JSON, some of them in a fence, some spoilt.
+fn loose_objects() -> impl Strategy<Value = String> {
+    const VALUES: &[&str] = &[
+        "1",
+        "-0.5e3",
+        "true",
+        "True",
+        "None",
+        "null",
+        "\"a\"",
+        "'a'",
+        "\"\\u00e9\\ud83d\\ude00\"",
+        "'it\\'s'",
+        "[1, 2,]",
+        "{}",
+        "{x: [], 'y z': {}}",
+        "\"a\tb\"",
+        "x",
+        "01",
+    ];
+    let pair = (
+        prop::sample::select(&["a", "\"b c\"", "'d'", "True", "$_1"][..]),
+        prop::sample::select(VALUES),
+    );
+    let pairs = prop::collection::vec(pair, 0..5);
+    let around = prop::sample::select(
+        &[
+            ("", ""),
+            (" \n", "\n "),
+            ("```json\n", "\n```"),
+            ("~~~~ ", "~~~~\n"),
+            ("", "}"),
+        ][..],
+    );
+    (pairs, around, any::<bool>()).prop_map(|(pairs, (before, after), comma)| {
+        let pairs: Vec<String> = pairs
+            .iter()
+            .map(|(key, value)| format!("{key}: {value}"))
+            .collect();
+        format!(
+            "{before}{{{}{}}}{after}",
+            pairs.join(", "),
+            if comma { "," } else { "" }
+        )
+    })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(1_000)))]
 
     #[test]
     fn a_stream_equals_the_whole(text in replies(), sizes in prop::collection::vec(1usize..9, 1..9)) {
-        let whole = parse_tool_calls(&text);
-        let letters: Vec<&str> = text.split("").collect();
-        let mut pieces = Vec::new();
-        let mut rest = text.as_str();
-        for size in sizes.iter().cycle() {
-            if rest.is_empty() {
-                break;
-            }
-            let at = rest.char_indices().nth(*size).map_or(rest.len(), |(at, _)| at);
-            pieces.push(&rest[..at]);
-            rest = &rest[at..];
-        }
-        prop_assert_eq!(&streamed(&letters).0, &whole);
-        prop_assert_eq!(&streamed(&pieces).0, &whole);
+        properties::stream_equals_the_whole(&text, &sizes);
     }
 
     #[test]
     fn a_cut_reply_holds_no_call_that_the_whole_does_not(text in replies()) {
-        let whole = parse_tool_calls(&text).calls;
-        let mut most = 0;
-        for cut in char_cuts(&text) {
-            let calls = parse_tool_calls(&text[..cut]).calls;
-            prop_assert!(whole.starts_with(&calls));
-            prop_assert!(calls.len() >= most);
-            most = calls.len();
-        }
+        properties::cutting_a_reply_makes_no_call(&text);
     }
 
     #[test]
     fn what_is_given_back_is_strict(text in replies()) {
-        for call in parse_tool_calls(&text).calls {
-            let value: Value = serde_json::from_str(&call.arguments).expect("strict JSON");
-            prop_assert!(value.is_object());
-        }
-        let repair = repair_json(&text);
-        if repair.outcome == Outcome::Ok {
-            let value: Value = serde_json::from_str(&repair.text).expect("strict JSON");
-            prop_assert!(value.is_object());
-        }
-        if let Ok(strict) = loose_json(&text) {
-            prop_assert!(serde_json::from_str::<Value>(&strict).is_ok());
-        }
-        let rejected = rejected_arguments(&text, &text);
-        prop_assert!(serde_json::from_str::<Value>(&rejected).is_ok());
+        properties::calls_are_strict(&text);
+        properties::judged_json(&text);
+    }
+
+    #[test]
+    fn cut_arguments_are_truncated(text in loose_objects()) {
+        properties::cutting_arguments_is_seen(&text);
     }
 
     #[test]
     fn rendering_round_trips(keys in prop::collection::vec(replies(), 0..4), texts in prop::collection::vec(replies(), 4), name in ".{1,20}") {
         let pairs = keys.into_iter().zip(texts.into_iter().map(Value::from));
-        let arguments = Value::Object(pairs.collect());
-        let text = render_tool_call(&name, &arguments.to_string()).expect("an object");
-        let reply = parse_tool_calls(&text);
-        prop_assert!(reply.problems.is_empty());
-        prop_assert_eq!(reply.calls.len(), 1);
-        prop_assert_eq!(&reply.calls[0].name, &name);
-        let back: Value = serde_json::from_str(&reply.calls[0].arguments).expect("strict JSON");
-        prop_assert_eq!(back, arguments);
+        properties::rendering_round_trips(&name, &Value::Object(pairs.collect()));
     }
 
     #[test]

@@ -1,8 +1,10 @@
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::rc::Rc;
 
 use agentkit_core::slots as core;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use rustc_hash::FxHashMap;
 
 use crate::text_arg::TextArg;
 
@@ -10,20 +12,18 @@ use crate::text_arg::TextArg;
 pub fn capture_slots<'py>(result: TextArg<'_, 'py>) -> PyResult<Bound<'py, PyDict>> {
     let py = result.py();
     let slots = PyDict::new(py);
-    let whole = {
-        let captured = core::capture_slots(result.as_str());
-        for (name, text) in captured.sections {
-            slots.set_item(name, text)?;
-        }
-        match captured.output {
-            std::borrow::Cow::Owned(output) => Some(PyString::new(py, &output)),
-            std::borrow::Cow::Borrowed(_) => None,
-        }
-    };
-    match whole {
-        Some(output) => slots.set_item(core::OUTPUT, output)?,
-        None => slots.set_item(core::OUTPUT, result.give_back(None))?,
+    let text = result.as_str();
+    let sections = core::sections(text);
+    let ascii = result.is_ascii();
+    // Of several sections of one name the last counts, as in a dict.
+    for section in &sections {
+        slots.set_item(section.name, result.piece(section.text.clone(), ascii)?)?;
     }
+    let output = match core::without_tags(text, &sections) {
+        Cow::Owned(output) => Some(output),
+        Cow::Borrowed(_) => None,
+    };
+    slots.set_item(core::OUTPUT, result.give_back(output.as_deref()))?;
     Ok(slots)
 }
 
@@ -33,18 +33,32 @@ pub fn expand_slots<'py>(
     slots: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyString>> {
     // Each name is looked up in Python once, however often it stands in the text.
-    let mut known: HashMap<String, Option<String>> = HashMap::new();
-    for name in core::placeholders(text.as_str()) {
-        if known.contains_key(name) {
-            continue;
+    let mut known: FxHashMap<String, Option<Rc<str>>> = FxHashMap::default();
+    text.try_replace_with(|text| {
+        let mut failed = None;
+        let expanded = core::expand_slots(text, |name| {
+            if let Some(value) = known.get(name) {
+                return value.clone();
+            }
+            let value = look_up(slots, name).unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                None
+            });
+            known.insert(name.to_owned(), value.clone());
+            value
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(expanded),
         }
-        let value = match slots.get_item(name)? {
-            Some(value) => Some(value.extract::<TextArg<'_, '_>>()?.as_str().to_owned()),
-            None => None,
-        };
-        known.insert(name.to_owned(), value);
-    }
-    Ok(text.replace_with(|text| core::expand_slots(text, |name| known.get(name)?.as_deref())))
+    })
+}
+
+fn look_up(slots: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Rc<str>>> {
+    let Some(value) = slots.get_item(name)? else {
+        return Ok(None);
+    };
+    Ok(Some(Rc::from(value.extract::<TextArg<'_, '_>>()?.as_str())))
 }
 
 #[pyfunction]

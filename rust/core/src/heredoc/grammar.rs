@@ -192,15 +192,8 @@ impl Gbnf {
                 ways.push(format!("\"[\" w ({item} w (\",\" w {item} w)*)? \"]\""));
             }
         }
-        for value in &accepts.literals {
-            let covered = match value {
-                Value::String(_) => accepts.text,
-                Value::Number(_) => accepts.number,
-                _ => accepts.boolean,
-            };
-            if !covered {
-                ways.extend(spellings(value, top).iter().map(|way| literal(way)));
-            }
+        for value in accepts.bare_literals() {
+            ways.extend(spellings(value, top).iter().map(|way| literal(way)));
         }
         if ways.is_empty() {
             // A schema that no value fits; the validator says so, the grammar must stay valid.
@@ -222,15 +215,10 @@ impl Gbnf {
     }
 
     fn tool(&mut self, index: usize, tool: &Tool) {
-        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for parameter in &tool.parameters {
-            let value = self.value(&parameter.accepts, true);
-            let key = literal(&key_text(&parameter.name));
-            match groups.iter_mut().find(|(other, _)| *other == value) {
-                Some((_, keys)) => keys.push(key),
-                None => groups.push((value, vec![key])),
-            }
-        }
+        let groups = tool.keys_by_value(
+            |accepts| self.value(accepts, true),
+            |name| literal(&key_text(name)),
+        );
         let head = literal(&format!("{}\n{{", header_name(&tool.name)));
         if groups.is_empty() {
             self.rule(&format!("t{index}"), &format!("{head} w \"}}\""));

@@ -80,15 +80,8 @@ impl Lark {
                 ));
             }
         }
-        for value in &accepts.literals {
-            let covered = match value {
-                crate::json::Value::String(_) => accepts.text,
-                crate::json::Value::Number(_) => accepts.number,
-                _ => accepts.boolean,
-            };
-            if !covered {
-                ways.extend(spellings(value, top).iter().map(|way| literal(way)));
-            }
+        for value in accepts.bare_literals() {
+            ways.extend(spellings(value, top).iter().map(|way| literal(way)));
         }
         let text = match ways.as_slice() {
             [] => return any.to_owned(),
@@ -105,15 +98,10 @@ impl Lark {
     }
 
     fn tool(&mut self, index: usize, tool: &Tool) {
-        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for parameter in &tool.parameters {
-            let value = self.value(&parameter.accepts, true);
-            let key = literal(&format!("{}:", key_text(&parameter.name)));
-            match groups.iter_mut().find(|(other, _)| *other == value) {
-                Some((_, keys)) => keys.push(key),
-                None => groups.push((value, vec![key])),
-            }
-        }
+        let groups = tool.keys_by_value(
+            |accepts| self.value(accepts, true),
+            |name| literal(&format!("{}:", key_text(name))),
+        );
         let head = literal(&format!("@@call {}\n{{", header_name(&tool.name)));
         let pairs = match tool.parameters.len() {
             0 => String::new(),

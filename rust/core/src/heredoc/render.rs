@@ -1,5 +1,7 @@
 //! Writing calls in the language the model writes.
 
+use memchr::{memchr, memmem};
+
 use crate::json::{Fault, Value, push_string};
 
 /// Tags of raw bodies that the grammar lets a model write.
@@ -63,10 +65,10 @@ pub(super) fn header_name(name: &str) -> String {
 
 /// Whether `text` can be a raw body under `tag`: no line of it looks like the closer.
 pub(super) fn body_fits(text: &str, tag: &str) -> bool {
-    text.split('\n').all(|line| {
-        !line
-            .strip_prefix("~~~")
-            .is_some_and(|rest| rest.starts_with(tag))
+    let bytes = text.as_bytes();
+    memmem::find_iter(bytes, "~~~").all(|at| {
+        let starts_line = at == 0 || bytes[at - 1] == b'\n';
+        !(starts_line && bytes[at + 3..].starts_with(tag.as_bytes()))
     })
 }
 
@@ -75,10 +77,13 @@ pub(super) fn body_fits(text: &str, tag: &str) -> bool {
 /// Control characters are left to quoted strings, where they show as escapes; llama.cpp's grammars
 /// also cannot match a NUL.
 pub(super) fn wants_body(text: &str) -> bool {
-    text.contains('\n')
-        && !text
-            .bytes()
-            .any(|byte| byte < 0x20 && !matches!(byte, b'\n' | b'\t' | b'\r'))
+    // Chunk by chunk without an exit inside, so that the compiler makes vector code of it.
+    let hidden = |chunk: &[u8]| {
+        chunk.iter().fold(false, |any, &byte| {
+            any | ((byte < 0x20) & (byte != b'\n') & (byte != b'\t') & (byte != b'\r'))
+        })
+    };
+    memchr(b'\n', text.as_bytes()).is_some() && !text.as_bytes().chunks(256).any(hidden)
 }
 
 /// A block that calls `name` with the JSON object `arguments`: `@@call`, the object, `@@end` and a line break.

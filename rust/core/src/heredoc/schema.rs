@@ -43,6 +43,26 @@ pub struct Tool {
     pub(super) parameters: Vec<Parameter>,
 }
 
+impl Tool {
+    /// The parameters by the rule of their value, in order of first appearance: a rule, and the keys that have it.
+    pub(super) fn keys_by_value(
+        &self,
+        mut value: impl FnMut(&Accepts) -> String,
+        key: impl Fn(&str) -> String,
+    ) -> Vec<(String, Vec<String>)> {
+        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+        for parameter in &self.parameters {
+            let rule = value(&parameter.accepts);
+            let key = key(&parameter.name);
+            match groups.iter_mut().find(|(other, _)| *other == rule) {
+                Some((_, keys)) => keys.push(key),
+                None => groups.push((rule, vec![key])),
+            }
+        }
+        groups
+    }
+}
+
 /// Reads a JSON array of `{"name", "description", "parameters"}`, `parameters` being a JSON Schema.
 pub fn read_tools(json: &str) -> Result<Vec<Tool>, Fault> {
     let tools = Value::parse(json)?;
@@ -218,6 +238,15 @@ fn only_null(schema: &Value) -> bool {
 }
 
 impl Accepts {
+    /// The literals that no kind of value among the accepted ones covers.
+    pub(super) fn bare_literals(&self) -> impl Iterator<Item = &Value> {
+        self.literals.iter().filter(|value| match value {
+            Value::String(_) => !self.text,
+            Value::Number(_) => !self.number,
+            _ => !self.boolean,
+        })
+    }
+
     fn join(&mut self, other: Self) {
         self.any |= other.any;
         self.text |= other.text;

@@ -4,11 +4,14 @@
 //! smallest period of the newest text. The *counting* one sees each run of digits as one symbol, so that
 //! lines that differ only in a number are a cycle too; ordinary lists and logs look like that as well, so
 //! it asks for far more copies, and for numbers that count (see [`is_counting`]).
-//!
-//! Cost: four of the newest bytes are looked up backwards, 32 places at a time; only where they recur is the common stretch measured. The work of one
-//! check is bounded: text built to defeat the anchor falls back to a Z-function.
+
+mod counting;
+mod period;
 
 use crate::truncate::floor_char_boundary;
+
+use counting::{COUNTING_REPS, NUMBER, is_counting, read_copies};
+use period::{Anchor, by_z_function, last, smallest_period};
 
 /// When to speak up. Lengths are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,20 +119,6 @@ pub struct RepetitionGuard {
     /// The options ask for cycles so short that two copies may share less than an [`Anchor`].
     tiny: bool,
 }
-
-/// Stands for a run of digits; UTF-8 never holds this byte.
-const NUMBER: u8 = 0xFF;
-
-/// The counting channel's thresholds: a list of a dozen like lines is ordinary.
-const COUNTING_REPS: usize = 8;
-const COUNTING_SPAN: usize = 1024;
-/// Lines of code or data that count are ordinary for longer.
-const COUNTING_REPS_CODE: usize = 64;
-
-/// What measuring one stretch costs besides its length, in bytes compared.
-const PROBE: usize = 8;
-/// Bytes that one check may compare before it falls back to the Z-function.
-const COMPARE_BUDGET: usize = 32 * 1024;
 
 impl RepetitionGuard {
     /// # Errors
@@ -263,6 +252,7 @@ impl RepetitionGuard {
             period >= options.min_period
                 && span >= options.min_span
                 && !ornamental(last(&self.text, period))
+                && !is_short_but_wrapped(last(&self.text, period), options.min_period)
         };
         let exact = if self.tiny {
             by_z_function(last(&self.text, self.keep), options.max_period, accept)
@@ -394,340 +384,38 @@ fn ornamental(cycle: &[u8]) -> bool {
         })
 }
 
+/// Whether only line breaks and indentation make the cycle a long one: rows of `0.6, 0.6, 0.6,` or `0x00, 0x00,`
+/// are the short cycle `0.6, ` in lines, and as ordinary as that one.
+fn is_short_but_wrapped(cycle: &[u8], min_period: usize) -> bool {
+    let ring = [cycle, cycle].concat();
+    let mut words = ring
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    // The first and the last may be parts of one.
+    if words.next().is_none() || words.next_back().is_none() {
+        return false;
+    }
+    let words: Vec<&[u8]> = words.collect();
+    let mut width = 0;
+    for (count, word) in words.iter().enumerate() {
+        width += word.len() + 1;
+        if width >= min_period || 2 * (count + 1) > words.len() {
+            return false;
+        }
+        if words[count + 1..]
+            .iter()
+            .zip(&words)
+            .all(|(later, earlier)| later == earlier)
+        {
+            return true;
+        }
+    }
+    false
+}
+
 fn has_digit(bytes: &[u8]) -> bool {
     // No early exit, so that the compiler makes vector code of it.
     bytes
         .iter()
         .fold(false, |any, byte| any | byte.is_ascii_digit())
-}
-
-/// Whether the copies of the folded `cycle` at the end of `text` are a model counting.
-///
-/// It is one where the cycle is mostly words, is no row of a table and no line of a log, and its numbers
-/// count: each stays the same or goes on by the same step. Code and data (brackets, quotes, `=`) may
-/// count for [`COUNTING_REPS_CODE`] lines and `short_span` bytes.
-fn is_counting(text: &[u8], cycle: &[u8], options: &Options) -> bool {
-    let Some(kind) = CycleKind::of(cycle) else {
-        return false;
-    };
-    // Most lists that look alike do not count: a few copies show it.
-    if read_copies(text, cycle, 4).counting() < 4 {
-        return false;
-    }
-    let (least_copies, least_span) = match kind {
-        CycleKind::Prose => (COUNTING_REPS, COUNTING_SPAN.max(options.min_span)),
-        CycleKind::Code => (COUNTING_REPS_CODE, options.short_span),
-    };
-    let copies = read_copies(text, cycle, usize::MAX);
-    let counting = copies.counting();
-    counting >= least_copies && copies.lengths[..counting].iter().sum::<usize>() >= least_span
-}
-
-enum CycleKind {
-    Prose,
-    Code,
-}
-
-impl CycleKind {
-    /// `None`: a row of a table, a line of a log or a dump, which may well look alike for long.
-    fn of(cycle: &[u8]) -> Option<Self> {
-        if !cycle.contains(&NUMBER) {
-            return None;
-        }
-        let ring: Vec<u8> = cycle.iter().chain(cycle).copied().collect();
-        let number = |byte: u8| byte == NUMBER;
-        let stamped = ring
-            .windows(3)
-            .filter(|three| number(three[0]) && number(three[2]))
-            .any(|three| matches!(three[1], b':' | b'-' | b'/'));
-        let tabular = ring.windows(2).any(|two| match two[0] {
-            b'|' | b'\t' => true,
-            b',' | b';' => !matches!(two[1], b' '),
-            _ => false,
-        });
-        // Columns are aligned by blanks inside a line; those at its start only indent it.
-        let spaced = ring
-            .split(|byte| *byte == b'\n')
-            .skip(1)
-            .any(|line| memchr::memmem::find(line.trim_ascii_start(), b"  ").is_some());
-        if stamped || tabular || spaced {
-            return None;
-        }
-        // Bytes outside ASCII are letters of some script often enough.
-        let letters = cycle
-            .iter()
-            .filter(|byte| byte.is_ascii_alphabetic() || (0x80..NUMBER).contains(*byte))
-            .count();
-        let blanks = cycle
-            .iter()
-            .filter(|byte| byte.is_ascii_whitespace())
-            .count();
-        if letters * 2 < cycle.len() - blanks {
-            return None;
-        }
-        let code = cycle.iter().any(|byte| {
-            matches!(
-                byte,
-                b'=' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b'"' | b';' | b'\\'
-            )
-        });
-        Some(if code { Self::Code } else { Self::Prose })
-    }
-}
-
-/// The newest copies of a counting cycle, newest first.
-#[derive(Default)]
-struct Copies {
-    /// Bytes of each copy.
-    lengths: Vec<usize>,
-    /// Numbers of each copy, from its end.
-    values: Vec<Vec<u64>>,
-    /// Bytes of the number at the very end, which may still grow and belongs to no copy.
-    open: usize,
-}
-
-impl Copies {
-    /// How many of the newest copies count: every number goes on by its own constant step, one of them at
-    /// least by more than none.
-    fn counting(&self) -> usize {
-        let steps = |pair: &[Vec<u64>]| -> Vec<u64> {
-            pair[0]
-                .iter()
-                .zip(&pair[1])
-                .map(|(newer, older)| newer.wrapping_sub(*older))
-                .collect()
-        };
-        let mut pairs = self.values.windows(2);
-        let Some(first) = pairs.next().map(steps) else {
-            return 0;
-        };
-        if first.iter().all(|step| *step == 0) {
-            return 0;
-        }
-        2 + pairs.take_while(|pair| steps(pair) == first).count()
-    }
-}
-
-/// Reads whole copies of the folded `cycle` backwards from the end of `text`, at most `limit`.
-fn read_copies(text: &[u8], cycle: &[u8], limit: usize) -> Copies {
-    let mut copies = Copies::default();
-    let mut end = text.len();
-    let mut symbols = cycle.iter().rev().cycle();
-    if cycle.last() == Some(&NUMBER) {
-        copies.open = digits_before(text, end);
-        end -= copies.open;
-        symbols.next();
-    }
-    while copies.lengths.len() < limit {
-        let start = end;
-        let mut values = Vec::new();
-        for symbol in symbols.by_ref().take(cycle.len()) {
-            let length = if *symbol == NUMBER {
-                match digits_before(text, end) {
-                    // Longer ones overflow, and nobody counts that far.
-                    digits @ 1..=18 => {
-                        let value = text[end - digits..end]
-                            .iter()
-                            .fold(0_u64, |value, byte| value * 10 + u64::from(byte - b'0'));
-                        values.push(value);
-                        digits
-                    }
-                    _ => return copies,
-                }
-            } else if end > 0 && text[end - 1] == *symbol {
-                1
-            } else {
-                return copies;
-            };
-            end -= length;
-        }
-        copies.lengths.push(start - end);
-        copies.values.push(values);
-    }
-    copies
-}
-
-fn digits_before(text: &[u8], end: usize) -> usize {
-    text[..end]
-        .iter()
-        .rev()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count()
-}
-
-/// The smallest period of the newest bytes that `accept(period, length)` takes, with the length of the
-/// stretch that has it. Only the newest `reach` bytes are looked at.
-fn smallest_period(
-    text: &[u8],
-    max_period: usize,
-    reach: usize,
-    mut accept: impl FnMut(usize, usize) -> bool,
-) -> Option<(usize, usize)> {
-    let text = last(text, reach);
-    let n = text.len();
-    if n < 2 * Anchor::WIDTH {
-        return None;
-    }
-    let anchor = Anchor::of(text);
-    let mut budget = COMPARE_BUDGET;
-    let mut known: Vec<(usize, usize)> = Vec::new();
-    let newest = n - Anchor::WIDTH;
-    let floor = newest.saturating_sub(max_period);
-    let mut below = newest;
-    while let Some(at) = anchor.last_before(text, floor, below) {
-        below = at;
-        let period = newest - at;
-        // A multiple of a period already measured has the same stretch.
-        if known
-            .iter()
-            .any(|(shorter, length)| period.is_multiple_of(*shorter) && period <= *length)
-        {
-            continue;
-        }
-        let length = period + common_suffix(text, period);
-        if length >= 2 * period {
-            if accept(period, length) {
-                return Some((period, length));
-            }
-            // Two periods whose common stretch holds both together share a smaller one, and this is the
-            // smallest: nothing else can be found.
-            if length >= max_period + period {
-                return None;
-            }
-            if known.len() < 8 {
-                known.push((period, length));
-            }
-        }
-        budget = budget.saturating_sub(length - period + PROBE);
-        if budget == 0 {
-            return by_z_function(text, max_period, accept);
-        }
-    }
-    None
-}
-
-/// Four of the newest bytes, some way apart, which an earlier copy must have as well.
-///
-/// Apart, because neighbours (`(self`) recur far more often; four, because text with few letters (a hex dump)
-/// then still recurs by chance once in 64 checks only.
-struct Anchor([u8; 4]);
-
-impl Anchor {
-    /// Distances from the first of the four.
-    const AT: [usize; 4] = [0, 9, 16, 21];
-    /// From the first of the four to the last.
-    const WIDTH: usize = 22;
-
-    fn of(text: &[u8]) -> Self {
-        let start = text.len() - Self::WIDTH;
-        Self(Self::AT.map(|at| text[start + at]))
-    }
-
-    /// The last index in `floor..below` where the four stand.
-    fn last_before(&self, text: &[u8], floor: usize, below: usize) -> Option<usize> {
-        const BLOCK: usize = 32;
-        let mut below = below;
-        while below >= floor + BLOCK {
-            let start = below - BLOCK;
-            if self.any_in(&text[start..below + Self::WIDTH])
-                && let Some(at) = (start..below).rev().find(|at| self.stands_at(text, *at))
-            {
-                return Some(at);
-            }
-            below = start;
-        }
-        (floor..below).rev().find(|at| self.stands_at(text, *at))
-    }
-
-    /// Whether the four stand at one of the first 32 places.
-    ///
-    /// Written as a minimum over differences because that surely becomes vector code; as comparisons joined by
-    /// `&` the compiler at times made one 32-bit comparison a place of it, eight times slower.
-    fn any_in(&self, bytes: &[u8]) -> bool {
-        let [first, second, third, fourth] = Self::AT.map(|at| bytes[at..].first_chunk::<32>());
-        let (Some(first), Some(second), Some(third), Some(fourth)) = (first, second, third, fourth)
-        else {
-            return true;
-        };
-        let [a, b, c, d] = self.0;
-        let mut least = u8::MAX;
-        for index in 0..32 {
-            let difference =
-                (first[index] ^ a) | (second[index] ^ b) | (third[index] ^ c) | (fourth[index] ^ d);
-            least = least.min(difference);
-        }
-        least == 0
-    }
-
-    fn stands_at(&self, text: &[u8], at: usize) -> bool {
-        Self::AT.map(|offset| text[at + offset]) == self.0
-    }
-}
-
-/// The newest `count` bytes, or all.
-fn last(text: &[u8], count: usize) -> &[u8] {
-    &text[text.len().saturating_sub(count)..]
-}
-
-/// How many of the newest bytes equal those `period` before them.
-fn common_suffix(text: &[u8], period: usize) -> usize {
-    let new = &text[period..];
-    let old = &text[..text.len() - period];
-    let mut same = 0;
-    while same + 16 <= new.len() {
-        let (a, b) = (new.len() - same - 16, new.len() - same);
-        if new[a..b] != old[a..b] {
-            break;
-        }
-        same += 16;
-    }
-    while same < new.len() && new[new.len() - 1 - same] == old[old.len() - 1 - same] {
-        same += 1;
-    }
-    same
-}
-
-/// The same by a Z-function over the reversed text: linear whatever the text.
-fn by_z_function(
-    text: &[u8],
-    max_period: usize,
-    mut accept: impl FnMut(usize, usize) -> bool,
-) -> Option<(usize, usize)> {
-    let n = text.len();
-    let at = |index: usize| text[n - 1 - index];
-    let mut z = vec![0_usize; n];
-    let (mut left, mut right) = (0, 0);
-    let mut known: Vec<(usize, usize)> = Vec::new();
-    for period in 1..n {
-        let mut same = if period < right {
-            z[period - left].min(right - period)
-        } else {
-            0
-        };
-        while period + same < n && at(same) == at(period + same) {
-            same += 1;
-        }
-        if period + same > right {
-            (left, right) = (period, period + same);
-        }
-        z[period] = same;
-        if period > max_period {
-            break;
-        }
-        let length = period + same;
-        if length < 2 * period
-            || known
-                .iter()
-                .any(|(shorter, length)| period.is_multiple_of(*shorter) && period <= *length)
-        {
-            continue;
-        }
-        if accept(period, length) {
-            return Some((period, length));
-        }
-        if known.len() < 8 {
-            known.push((period, length));
-        }
-    }
-    None
 }
