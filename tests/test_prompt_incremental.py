@@ -190,6 +190,38 @@ OTHER = {
     "a loop of its own name": f"{{% for m in messages %}}{SAY}{{% for loop_ in [1] %}}{{{{ loop.index }}}}{{% endfor %}}{{% endfor %}}{{{{ m }}}}",
     "the loop shown": f"{{% for m in messages %}}{{{{ loop }}}}{SAY}{{% endfor %}}",
     "an outer value": f"{{% for m in messages %}}{{{{ flavour }}}}{SAY}{{% endfor %}}",
+    "one of two macros": (
+        "{% if tools %}{% macro f(m) %}T{{ m.content }}{% endmacro %}{% else %}{% macro f(m) %}N{{ m.content }}"
+        "{% endmacro %}{% endif %}{% for m in messages %}{{ f(m) }}<|im_end|>{% endfor %}"
+    ),
+    "a macro by another name": (
+        "{% macro f(m) %}{{ y }}{{ m.content }}{% endmacro %}{% set g = f %}{% set h = {'f': f} %}"
+        "{% set y = messages[-1].role %}{% for m in messages %}{{ g(m) }}{{ h.f(m) }}<|im_end|>{% endfor %}"
+    ),
+    "the clock by another name": (
+        "{% set f = strftime_now %}{% for m in messages %}{{ f('%S') }}{{ m.content }}{% endfor %}"
+    ),
+    "the one before the first": "{% for m in messages %}{{ messages[loop.index0 - 1].role }}{{ m.content }}{% endfor %}",
+    "an index of its own": (
+        "{% set ns = namespace(i=0) %}{% for m in messages %}{{ messages[ns.i].content }}{% set ns.i = loop.index %}"
+        "<|im_end|>{% endfor %}"
+    ),
+    "names used twice": (
+        "{% set m = messages[0] %}{% for m in messages %}{{ m.content }}{% set messages = [m] %}"
+        "{{ messages[0].role }}{% endfor %}{{ m.content }}"
+    ),
+    "a search with two flags": (
+        "{% set ns = namespace(a=true, b=true) %}{% for m in messages[::-1] %}{% if ns.a and m.role == 'user' %}"
+        "{% set ns.a = false %}{% endif %}{% if ns.b %}{% set ns.b = false %}{{ m.content }}{% endif %}{% endfor %}{{ ns.a }}"
+    ),
+    "a search that goes on": (
+        "{% set ns = namespace(go=true, i=-1) %}{% for m in messages | reverse %}{% if ns.go and m.role == 'user' %}"
+        "{% set ns.go = m.content == 'a' %}{% set ns.i = loop.index %}{% endif %}{% endfor %}{{ ns.i }}"
+    ),
+    "comparisons in a chain": (
+        "{% set k = messages | length %}{% for m in messages %}{% if 0 < loop.index < k %}x{% endif %}"
+        "{% if loop.index0 == k - 1 %}y{% endif %}{% if k == loop.index %}z{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+    ),
     "aliases that come and go": (
         "{% set a = namespace(n=0) %}{% if tools %}{% set b = a %}{% else %}{% set b = namespace(n=0) %}{% endif %}"
         f"{{% for m in messages %}}{{% set b.n = b.n + 1 %}}{{{{ a.n }}}}{SAY}{{% endfor %}}"
