@@ -296,6 +296,12 @@ class Transcript:
     def reset(self, reason: str) -> None:
         """Forget the history (`"late"`, `"gone"` or another reason), to be given whole again."""
 
+    def expect(self, entries: int) -> None:
+        """Make room for so many entries, which come in pieces."""
+
+    def clear(self) -> None:
+        """Forget what was taken in and never shown, to be given in another order."""
+
     def ingest(self, entries: bytes) -> bool:
         """Take in new entries (a MessagePack array of them). False: some sort before the end of what is
         there, and nothing was taken in."""
@@ -375,6 +381,10 @@ class WindowHandle:
     """What one build gave; it stays as it is while the transcript goes on."""
 
     def __len__(self) -> int: ...
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether a message carries `reasoning_content`."""
+
     @property
     def tokens(self) -> int: ...
     @property

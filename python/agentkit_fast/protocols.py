@@ -47,6 +47,8 @@ class Store(Protocol):
     - `append_many(session_id, entries)`: all in one transaction;
     - `context_since(session_id, revision) -> (entries, revision, subsumed_ids)`: what is new since a
       revision (0 is everything); a fold shows as its marker among the entries and the ids it subsumed;
+    - `packed_since(session_id, revision) -> (pieces, revision, subsumed_ids)`: the same, the entries as an iterable
+      of MessagePack arrays (`agentkit_fast.packing`), which spares the shaper the copies;
     - `save_plan(session_id, plan: bytes)` and `load_plan(session_id) -> bytes | None`: the shaper's memory;
     - `publish(session_id, entry)`: the inbox that `claim_pending` shows, for what arrives during a turn;
     - `publish_notice(session_id, entry, *, group_by, key, ttl_s=None)`, `pending_notices(session_id) ->

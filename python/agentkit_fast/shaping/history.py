@@ -8,17 +8,15 @@ from typing import Any
 import msgspec
 
 from agentkit_fast._core import Transcript
-from agentkit_fast._unicode import repair_text, repair_value
+from agentkit_fast._unicode import repair_value
 from agentkit_fast.entries import Entry
 from agentkit_fast.messages import ToolDef
+from agentkit_fast.packing import PIECE, Pieces, pack_entries
 from agentkit_fast.tokens import CharsByFour
 
-__all__ = ["count_of", "encode_entries", "schema_json", "take_in"]
+__all__ = ["count_of", "packs", "read_packed", "schema_json", "take_in"]
 
-_encoder = msgspec.msgpack.Encoder()
 _json = msgspec.json.Encoder()
-# Entries are handed over in pieces of this many, so that a long history is never in memory twice.
-_BATCH = 65_536
 
 
 def count_of(counter: Any) -> Callable[[str], int] | None:
@@ -29,31 +27,38 @@ def count_of(counter: Any) -> Callable[[str], int] | None:
     return count
 
 
-def _repaired(entry: Entry) -> dict[str, Any]:
-    """The entry's fields with valid Unicode, where somebody changed it after it was made."""
-    return {
-        name: repair_text(value) if isinstance(value, str) else value
-        for name, value in msgspec.structs.asdict(entry).items()
-    }
+def packs(store: Any) -> bool:
+    """Whether the store gives entries as the core reads them: `packed_since`.
+
+    Not where its `context_since` is somebody else's, who may mean to change what is seen.
+    """
+    if "context_since" in getattr(store, "__dict__", ()):
+        return False
+    owners = [
+        next((kind for kind in type(store).__mro__ if name in vars(kind)), None)
+        for name in ("packed_since", "context_since")
+    ]
+    return owners[0] is not None and owners[0] is owners[1]
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """Entries as the core reads them."""
-    try:
-        return _encoder.encode(entries)
-    except UnicodeEncodeError:
-        return _encoder.encode([_repaired(entry) for entry in entries])
+def read_packed(transcript: Transcript, pieces: Any) -> bool:
+    """Gives pieces to the core; false when one sorts before the end of what is there."""
+    if hasattr(pieces, "__len__"):
+        transcript.expect(len(pieces))
+    return all(map(transcript.ingest, pieces))
 
 
 def take_in(transcript: Transcript, entries: list[Entry]) -> bool:
-    """Gives the entries to the core, oldest first; false when some sort before the end."""
-    if len(entries) > _BATCH:
-        entries = sorted(entries, key=_order)
-        return all(
-            transcript.ingest(encode_entries(entries[at : at + _BATCH]))
-            for at in range(0, len(entries), _BATCH)
-        )
-    return transcript.ingest(encode_entries(entries))
+    """Gives the entries to the core, in any order; false when some sort before the end of what is there."""
+    if len(entries) <= PIECE:
+        return transcript.ingest(pack_entries(entries))
+    begun = transcript.taken() > 0
+    if not begun:
+        # A store nearly always hands over a history in its order.
+        if read_packed(transcript, Pieces(entries)):
+            return True
+        transcript.clear()
+    return read_packed(transcript, Pieces(sorted(entries, key=_order)))
 
 
 def _order(entry: Entry) -> tuple[int, bool, str]:

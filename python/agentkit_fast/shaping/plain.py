@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentkit_fast._core import Transcript
 from agentkit_fast.protocols import RunnerProfile, Store
-from agentkit_fast.shaping.history import count_of, take_in
+from agentkit_fast.shaping.history import count_of, packs, read_packed, take_in
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
 from agentkit_fast.shaping.window import Window
 
@@ -29,6 +31,9 @@ def plain_window(
     policy = ShapePolicy(tool_format=tool_format)
     options = core_options(policy, known, carry_reasoning=True)
     transcript = Transcript(options, count_of(known.counter))
-    take_in(transcript, store.context(session_id))
+    reader: Any = store
+    if not packs(store) or not read_packed(transcript, reader.packed_since(session_id, 0)[0]):
+        transcript.clear()
+        take_in(transcript, store.context(session_id))
     transcript.set_fixed(system, "")
     return Window(transcript.window(), send_reasoning=known.reasoning)

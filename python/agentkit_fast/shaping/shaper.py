@@ -17,8 +17,9 @@ from agentkit_fast.compaction import MARKER_HEAD, Chat, Material, Reply, cut_to,
 from agentkit_fast.entries import Compaction, CompactionInfo, Entry, EntryKind, new_id
 from agentkit_fast.errors import CompactionFailed, ContextOverflow
 from agentkit_fast.messages import ToolDef
+from agentkit_fast.packing import pack_entries
 from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
-from agentkit_fast.shaping.history import count_of, encode_entries, schema_json, take_in
+from agentkit_fast.shaping.history import count_of, packs, read_packed, schema_json, take_in
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
 from agentkit_fast.shaping.window import PlacedUnit, Window, messages_of
 from agentkit_fast.tokens import CharsByFour
@@ -185,7 +186,14 @@ class Shaper:
     def _read(self, state: _State, session_id: str) -> _Steps:
         """Brings the transcript up to the store's state."""
         transcript = state.transcript
-        if hasattr(self._store, "context_since"):
+        if packs(self._store):
+            pieces, revision, gone = yield from _asking("packed_since", session_id, state.revision)
+            late = gone and transcript.knows_any(list(gone))
+            if late or not read_packed(transcript, pieces):
+                yield from self._reread(state, session_id, "gone" if late else "late")
+            else:
+                state.revision = revision
+        elif hasattr(self._store, "context_since"):
             fresh, revision, gone = yield from _asking("context_since", session_id, state.revision)
             late = gone and transcript.knows_any(list(gone))
             if late or not take_in(transcript, list(fresh)):
@@ -343,7 +351,7 @@ class Shaper:
         marker = Entry(id=new_id(), kind=EntryKind.compaction.value, content=summary, created_at=at)
         compaction = Compaction(marker=marker, subsumes=subsumes)
         yield from _asking("compact", session_id, compaction)
-        if not transcript.fold(encode_entries([marker])):
+        if not transcript.fold(pack_entries([marker])):
             yield from self._reread(state, session_id, "anew")
         return compaction
 

@@ -207,11 +207,8 @@ class Window:
 
     def to_json(self) -> bytes:
         """The `messages` array of a request, as JSON."""
-        if self._send_reasoning:
+        if self._send_reasoning or not self._handle.has_reasoning:
             return self._handle.to_json()
-        raw = self._handle.to_json()
-        if b'"reasoning_content"' not in raw:
-            return raw
         return _encoder.encode([message.to_wire() for message in self.messages])
 
     def to_wire(self) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from agentkit_fast.entries import (
 )
 from agentkit_fast.errors import SessionBusy, StoreError
 from agentkit_fast.messages import ToolCall
+from agentkit_fast.packing import Pieces
 from agentkit_fast.stores import jsonl
 from agentkit_fast.stores.common import ANSWERS, deadline_ns, order, repaired, same
 
@@ -181,14 +182,26 @@ class MemoryStore:
 
         Revision 0 gives everything. A fold shows as its marker among the entries and the subsumed ids.
         """
+        entries, revision, gone = self._since(session_id, revision)
+        return [copy(entry) for entry in entries], revision, gone
+
+    def packed_since(self, session_id: str, revision: int) -> tuple[Pieces, int, list[str]]:
+        """As `context_since`, the entries as MessagePack arrays, in pieces: nothing is copied but the bytes."""
+        entries, revision, gone = self._since(session_id, revision)
+        return Pieces(entries), revision, gone
+
+    def _since(self, session_id: str, revision: int) -> tuple[list[Entry], int, list[str]]:
+        """The entries themselves, which nobody changes once they are shown."""
         with self._lock:
             session = self._sessions.get(repair_text(session_id))
             if session is None:
                 return [], 0, []
             log = session.log
+            if revision <= 0:
+                return list(session.visible.values()), len(log), []
             fresh: dict[str, None] = {}
             gone: list[str] = []
-            for at in range(max(0, revision), len(log)):
+            for at in range(revision, len(log)):
                 appeared, entry_id = log[at] or (False, "")
                 if not entry_id:
                     continue
@@ -198,7 +211,7 @@ class MemoryStore:
                     del fresh[entry_id]
                 else:
                     gone.append(entry_id)
-            return [copy(session.entries[entry_id]) for entry_id in fresh], len(log), gone
+            return [session.entries[entry_id] for entry_id in fresh], len(log), gone
 
     def compact(self, session_id: str, compaction: Compaction) -> Entry:
         """Show the marker and hide what it subsumes, at once; returns the marker as stored.

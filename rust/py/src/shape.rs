@@ -144,6 +144,14 @@ impl Transcript {
         self.lock(py).reset(reason);
     }
 
+    fn expect(&self, py: Python<'_>, entries: usize) {
+        self.lock(py).expect(entries);
+    }
+
+    fn clear(&self, py: Python<'_>) {
+        self.lock(py).clear();
+    }
+
     /// False: some sort before the end, and nothing was taken in.
     fn ingest(&self, py: Python<'_>, entries: &[u8]) -> PyResult<bool> {
         let records =
@@ -224,8 +232,7 @@ impl Transcript {
     }
 
     fn fold_entries(&self, py: Python<'_>) -> (Vec<String>, i64) {
-        let (ids, at) = self.lock(py).fold_entries();
-        (ids.iter().map(|id| id.to_string()).collect(), at)
+        self.lock(py).fold_entries()
     }
 
     fn fold_sizes(&self, py: Python<'_>) -> (usize, usize) {
@@ -320,9 +327,8 @@ impl Transcript {
         placed
             .into_iter()
             .map(|unit| {
-                let ids = unit.entry_ids.iter().map(|id| id.to_string()).collect();
                 let shown = PyBytes::new(py, &unit.shown);
-                (unit.kind, unit.form, unit.tokens, ids, shown)
+                (unit.kind, unit.form, unit.tokens, unit.entry_ids, shown)
             })
             .collect()
     }
@@ -345,6 +351,11 @@ impl WindowHandle {
     #[getter]
     fn tokens(&self) -> usize {
         self.0.window.tokens
+    }
+
+    #[getter]
+    fn has_reasoning(&self) -> bool {
+        self.0.window.has_reasoning()
     }
 
     #[getter]

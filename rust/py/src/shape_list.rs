@@ -4,9 +4,10 @@ use agentkit_core::shape::list::replay;
 use agentkit_core::shape::options::Options;
 use agentkit_core::shape::plan::{Cost, Room};
 use agentkit_core::shape::seams;
-use agentkit_core::shape::unit::{
-    EMPTY_RESULT, EMPTY_USER, Level, NO_RESULT, line_text, shown_result,
+use agentkit_core::shape::stand_in::{
+    EMPTY_RESULT, EMPTY_USER, NO_RESULT, line_text, shown_result,
 };
+use agentkit_core::shape::unit::Level;
 use agentkit_core::shape::wire::{PER_CALL, PER_MESSAGE};
 use agentkit_core::tokens::chars_by_four;
 use pyo3::exceptions::{PyTypeError, PyValueError};

@@ -1,7 +1,5 @@
 //! What a window is made of, for those who look rather than send.
 
-use std::sync::Arc;
-
 use super::transcript::{Transcript, copy_form};
 use super::unit::{Level, UnitKind};
 use super::wire::Messages;
@@ -13,7 +11,7 @@ pub struct Placed {
     pub form: &'static str,
     /// Its share of the window: 0 where it is left out.
     pub tokens: usize,
-    pub entry_ids: Vec<Arc<str>>,
+    pub entry_ids: Vec<String>,
     /// The messages that stand for it, as a JSON array; empty where they are those of its entries.
     pub shown: Vec<u8>,
 }
@@ -31,7 +29,7 @@ impl Transcript {
                 let changed = unit.kind == UnitKind::Marker;
                 let shortened = match unit.level {
                     Level::Full | Level::Out => false,
-                    Level::Stub | Level::Bare => unit.stub.is_some() || unit.bare.is_some(),
+                    Level::Stub | Level::Bare => unit.short.is_some(),
                 };
                 let mut shown = Vec::new();
                 if (shortened || changed) && unit.level != Level::Out {
@@ -60,7 +58,12 @@ impl Transcript {
                         Level::Out => 0,
                         _ => form.tokens,
                     },
-                    entry_ids: unit.metas.iter().map(|meta| meta.id.clone()).collect(),
+                    entry_ids: unit
+                        .metas
+                        .as_slice()
+                        .iter()
+                        .map(|meta| self.names.get(meta.id).to_owned())
+                        .collect(),
                 }
             })
             .collect()

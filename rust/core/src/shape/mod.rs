@@ -3,14 +3,19 @@
 //! `record` reads entries, `unit` makes whole units of them and renders each, `wire` is the JSON and its
 //! count, `transcript` keeps a session's units and gives windows.
 
+mod exchange;
 mod layout;
 pub mod list;
 mod merge;
+mod names;
 pub mod options;
 pub mod plan;
 pub mod record;
 pub mod restructure;
 pub mod seams;
+mod shorten;
+mod single;
+pub mod stand_in;
 pub mod transcript;
 pub mod unit;
 pub mod wire;

@@ -1,14 +1,16 @@
 //! Bringing a window that has become too large down again: the plan applied, and remembered.
 
 use super::merge::START;
+use super::names::Name;
 use super::plan::{
     Cost, Means, Overflow, Plan, Room, decide, first_users, newest_user, separate, tail_start,
 };
 use super::record::Record;
+use super::single::single;
+use super::stand_in::{Context, line_text};
 use super::transcript::{Transcript, copy_form, fingerprint};
-use super::unit::{Body, Context, Form, Level, Meta, UnitKind, line_text, single};
-use super::wire::{Counter, Log, Messages, PER_MESSAGE, Role};
-use std::sync::Arc;
+use super::unit::{Body, Form, Level, Meta, UnitKind};
+use super::wire::{Counter, Log, Messages, Role};
 
 /// What a window needs before it can be given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Transcript {
                 level: unit.level,
                 user: unit.kind == UnitKind::User,
                 exchange: unit.kind == UnitKind::Exchange && unit.full.count > 0,
-                messages: unit.messages,
+                messages: unit.messages as usize,
                 calls: usize::from(unit.has_calls),
                 pending: unit.unanswered && index + 1 == units,
                 marker: unit.kind == UnitKind::Marker,
@@ -58,13 +60,12 @@ impl Transcript {
         let mut context = Context {
             options: &options,
             counter,
-            names: &mut self.names,
+            counts: &mut self.counts,
         };
-        let line =
-            context.count_name(&line_text(1_000_000)) + context.count_name("user") + PER_MESSAGE;
+        let line = context.count_name(&line_text(1_000_000)) + context.frame(Role::User);
         // A window that must begin with the user may need a message for it.
         let opening = if options.alternate {
-            context.count_name(START) + context.count_name("user") + PER_MESSAGE
+            context.count_name(START) + context.frame(Role::User)
         } else {
             0
         };
@@ -111,6 +112,7 @@ impl Transcript {
                 return Ok(Step::Fits);
             }
         }
+        self.shorten_pending(counter);
         let costs = self.costs();
         let room = self.room(counter);
         let plan = decide(&costs, &room, means)?;
@@ -163,6 +165,7 @@ impl Transcript {
     /// Plans a fold whatever the room: everything before the tail. False: there is nothing to fold.
     pub fn plan_compaction(&mut self, counter: &dyn Counter) -> bool {
         self.settle(counter);
+        self.shorten_pending(counter);
         let costs = self.costs();
         let newest = newest_user(&costs);
         let last = costs.iter().rposition(|cost| cost.exchange);
@@ -193,12 +196,12 @@ impl Transcript {
     }
 
     /// Ids of the entries that wait to be folded, with the time of the last of them.
-    pub fn fold_entries(&self) -> (Vec<Arc<str>>, i64) {
+    pub fn fold_entries(&self) -> (Vec<String>, i64) {
         let mut ids = Vec::new();
         let mut at = i64::MIN;
         for index in self.pending_plan.iter().flat_map(|plan| &plan.fold) {
-            for meta in &self.units[*index].metas {
-                ids.push(meta.id.clone());
+            for meta in self.units[*index].metas.as_slice() {
+                ids.push(self.names.get(meta.id).to_owned());
                 at = at.max(meta.created_at);
             }
         }
@@ -279,18 +282,24 @@ impl Transcript {
         let mut context = Context {
             options: &options,
             counter,
-            names: &mut self.names,
+            counts: &mut self.counts,
         };
-        let id: Arc<str> = Arc::from(&*marker.id);
+        let print = fingerprint(marker);
+        let Some(id) = self.names.take_in(&marker.id, print) else {
+            return false;
+        };
         let meta = Meta {
-            id: id.clone(),
+            id,
             created_at: marker.created_at,
+            call: Name::default(),
+            tokens: 0,
         };
-        let unit = single(&mut context, marker, meta);
+        let mut own = Messages::default();
+        let mut unit = single(&mut context, &self.names, marker, meta, &mut own, 0);
+        unit.full.body = Body::Own(Box::new(own));
         // Where it sorts: before whatever is not older than the last entry it covers.
         let place = self.units.partition_point(|unit| {
-            unit.metas
-                .first()
+            unit.first()
                 .is_some_and(|first| first.created_at < marker.created_at)
         });
         let (live_at, live) = match self.live.take() {
@@ -303,6 +312,7 @@ impl Transcript {
         let mut units = Vec::with_capacity(self.units.len() - plan.fold.len() + 1);
         let mut levels = Vec::with_capacity(units.capacity());
         let mut last_user = None;
+        self.users = 0;
         let mut marker_unit = Some(unit);
         for (index, unit) in std::mem::take(&mut self.units).into_iter().enumerate() {
             if index >= place
@@ -313,12 +323,10 @@ impl Transcript {
                 levels.push(Level::Full);
             }
             if folded[index] {
-                for meta in &unit.metas {
-                    self.known.remove(&meta.id);
+                for meta in unit.metas.as_slice() {
+                    self.names.forget(meta.id);
+                    self.names.release_call(meta.call);
                     self.taken -= 1;
-                }
-                for id in &unit.call_ids {
-                    self.used_call_ids.remove(id);
                 }
                 continue;
             }
@@ -326,8 +334,11 @@ impl Transcript {
             if live_at == Some(index) {
                 new_live = Some(units.len());
             }
+            let mut unit = unit;
             if unit.kind == UnitKind::User {
                 last_user = Some(units.len());
+                unit.kept = self.users < self.options.keep_first;
+                self.users += 1;
             }
             units.push(unit);
             levels.push(plan.levels[index]);
@@ -339,7 +350,6 @@ impl Transcript {
         self.units = units;
         self.live = new_live.zip(live);
         self.last_user = last_user;
-        self.known.insert(id, fingerprint(marker));
         self.taken += 1;
         self.silent = false;
         self.reasons.push(
@@ -364,13 +374,13 @@ impl Transcript {
     pub fn levels(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for unit in &self.units {
-            let Some(meta) = unit.metas.first() else {
+            let Some(meta) = unit.first() else {
                 continue;
             };
             let run = Run {
                 created_at: meta.created_at,
                 marker: unit.kind == UnitKind::Marker,
-                id: meta.id.to_string(),
+                id: self.names.get(meta.id).to_owned(),
                 level: unit.level,
             };
             match runs.last_mut() {
@@ -408,10 +418,11 @@ impl Transcript {
         let mut levels: Vec<Level> = self.units.iter().map(|unit| unit.level).collect();
         let mut run = runs.iter().peekable();
         for (index, unit) in self.units.iter().enumerate() {
-            let Some(meta) = unit.metas.first() else {
+            let Some(meta) = unit.first() else {
                 continue;
             };
-            let key = (meta.created_at, unit.kind != UnitKind::Marker, &*meta.id);
+            let id = self.names.get(meta.id);
+            let key = (meta.created_at, unit.kind != UnitKind::Marker, id);
             while run
                 .peek()
                 .is_some_and(|run| (run.created_at, !run.marker, run.id.as_str()) < key)
@@ -436,33 +447,77 @@ impl Transcript {
         separate(&self.costs(), &mut levels, &mut folded, false, line);
         self.silent = silent;
         self.hidden = hidden;
+        for (index, level) in levels.iter().enumerate() {
+            if *level > Level::Full {
+                self.shorten_unit(counter, index);
+            }
+        }
         self.apply(counter, &levels, false);
     }
 
+    /// Where the verbatim tail begins by the policy's counts. It only ever moves on, so nothing before
+    /// `shortened` is looked at.
+    fn tail_of_units(&self) -> usize {
+        let (mut messages, mut calls) = (self.options.keep_messages, self.options.keep_calls);
+        let mut start = self.units.len();
+        for (index, unit) in self.units.iter().enumerate().skip(self.shortened).rev() {
+            let cost = (unit.messages as usize, usize::from(unit.has_calls));
+            if cost.0 > messages || cost.1 > calls {
+                break;
+            }
+            messages -= cost.0;
+            calls -= cost.1;
+            start = index;
+        }
+        start
+    }
+
     /// With `always_lod`: whatever is not in the tail is shortened.
-    pub(super) fn shorten_older(&mut self) {
-        let costs = self.costs();
-        let newest = newest_user(&costs);
-        let firsts = first_users(&costs, self.options.keep_first);
-        let tail = tail_start(&costs, self.options.keep_messages, self.options.keep_calls);
-        let mut levels: Vec<Level> = costs.iter().map(|cost| cost.level).collect();
-        for (index, level) in levels.iter_mut().enumerate().take(tail) {
-            if Some(index) != newest && !firsts.contains(&index) {
-                *level = (*level).max(Level::Stub);
+    pub(super) fn shorten_older(&mut self, counter: &dyn Counter) {
+        let tail = self.tail_of_units();
+        // The user's message that was the newest may have been passed over.
+        let passed = self.verbatim_user.filter(|at| *at < self.shortened);
+        let mut changed = false;
+        let mut levels = None;
+        for at in passed.into_iter().chain(self.shortened..tail) {
+            if self.units[at].kept
+                || self.last_user == Some(at)
+                || self.units[at].level > Level::Full
+            {
+                continue;
+            }
+            self.shorten_unit(counter, at);
+            let stubbed = self.units[at].stub().is_some();
+            changed |= stubbed;
+            if stubbed && at < self.pushed && levels.is_none() {
+                // It is in the log already, and a new one begins.
+                levels = Some(self.units.iter().map(|unit| unit.level).collect::<Vec<_>>());
+            }
+            match &mut levels {
+                Some(levels) => levels[at] = Level::Stub,
+                None => {
+                    let unit = &mut self.units[at];
+                    unit.level = Level::Stub;
+                    if stubbed {
+                        unit.full.body = Body::Own(Box::default());
+                    }
+                }
             }
         }
-        let changed = (0..tail)
-            .any(|index| levels[index] != costs[index].level && self.units[index].stub.is_some());
+        if let Some(levels) = levels {
+            self.set_unit_levels(&levels);
+        }
+        self.shortened = tail;
+        self.verbatim_user = self.last_user;
         if changed {
             self.reasons
                 .push("older entries shortened (always_lod)".into());
         }
-        self.set_unit_levels(&levels, changed);
     }
 
     fn apply(&mut self, counter: &dyn Counter, levels: &[Level], recount: bool) {
         self.line = None;
-        self.set_unit_levels(levels, true);
+        self.set_unit_levels(levels);
         let last_out = self.units.iter().rposition(|unit| unit.level == Level::Out);
         if let Some(at) = last_out
             && !self.silent
@@ -475,28 +530,19 @@ impl Transcript {
             let mut context = Context {
                 options: &options,
                 counter,
-                names: &mut self.names,
+                counts: &mut self.counts,
             };
             let text = line_text(self.hidden);
             let mut line = Messages::default();
-            line.open(Role::User);
-            line.text(&text);
             let tokens = context.count(&text);
-            context.close(&mut line, Role::User, tokens);
+            context.message(&mut line, Role::User, &text, tokens);
             self.line = Some((at, line));
         }
     }
 
     /// Sets the levels; a new log begins where anything in the old one changed.
-    fn set_unit_levels(&mut self, levels: &[Level], rebuild: bool) {
-        if !rebuild {
-            for (unit, level) in self.units.iter_mut().zip(levels) {
-                unit.level = *level;
-            }
-            return;
-        }
-        let old = std::mem::take(&mut self.log);
-        self.pushed = 0;
+    fn set_unit_levels(&mut self, levels: &[Level]) {
+        let old = self.new_log();
         for (unit, level) in self.units.iter_mut().zip(levels) {
             unit.level = *level;
             let shown = match level {
@@ -504,13 +550,18 @@ impl Transcript {
                 level => *level,
             };
             take_out(&mut unit.full, &old);
-            let forms = [&mut unit.stub, &mut unit.bare, &mut unit.reasoned];
-            for form in forms.into_iter().flatten() {
+            if let Some(form) = &mut unit.reasoned {
+                take_out(form, &old);
+            }
+            let Some(short) = &mut unit.short else {
+                continue;
+            };
+            for form in [&mut short.stub, &mut short.bare].into_iter().flatten() {
                 take_out(form, &old);
             }
             // Nothing is shown in more detail again, so the longer form is done with.
-            if shown >= Level::Stub && unit.stub.is_some() {
-                unit.full.body = Body::Own(Messages::default());
+            if shown >= Level::Stub && short.stub.is_some() {
+                unit.full.body = Body::Own(Box::default());
             }
         }
     }
@@ -521,7 +572,7 @@ fn take_out(form: &mut Form, log: &Log) {
     if matches!(form.body, Body::Log(_)) {
         let mut own = Messages::default();
         copy_form(&mut own, form, log);
-        form.body = Body::Own(own);
+        form.body = Body::Own(Box::new(own));
     }
 }
 

@@ -31,4 +31,4 @@ pub fn render_call(name: &str, arguments: &str) -> String {
         .unwrap_or_else(|_| format!("@@call {name}\n{arguments}\n@@end\n"))
 }
 
-pub use super::unit::stub_arguments as short_arguments;
+pub use super::stand_in::stub_arguments as short_arguments;

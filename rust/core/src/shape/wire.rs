@@ -1,6 +1,6 @@
 //! Messages as wire JSON, written and counted, and the append-only log they live in.
 
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::record::Part;
 
@@ -44,59 +44,63 @@ pub const PER_CALL: usize = 4;
 
 /// Writes `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    let mut rest = text.as_bytes();
+    out.reserve(rest.len() + 2);
     out.push(b'"');
-    let bytes = text.as_bytes();
-    let mut done = 0;
-    let mut at = 0;
-    while at < bytes.len() {
-        at += plain_run(&bytes[at..]);
-        let Some(&byte) = bytes.get(at) else { break };
-        out.extend_from_slice(&bytes[done..at]);
-        match byte {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            _ => {
-                const HEX: &[u8; 16] = b"0123456789abcdef";
-                out.extend_from_slice(b"\\u00");
-                out.push(HEX[usize::from(byte >> 4)]);
-                out.push(HEX[usize::from(byte & 15)]);
-            }
+    // Copied block by block, unseen, and taken back from the first byte that needs an escape: most blocks
+    // have none, and a block is one load and one store.
+    while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
+        out.extend_from_slice(block);
+        let plain = plain_bytes(block);
+        if plain == BLOCK {
+            rest = after;
+            continue;
         }
-        at += 1;
-        done = at;
+        out.truncate(out.len() - (BLOCK - plain));
+        write_escape(out, block[plain]);
+        rest = &rest[plain + 1..];
     }
-    out.extend_from_slice(&bytes[done..]);
+    let mut done = 0;
+    for (at, &byte) in rest.iter().enumerate() {
+        if byte < 32 || byte == b'"' || byte == b'\\' {
+            out.extend_from_slice(&rest[done..at]);
+            write_escape(out, byte);
+            done = at + 1;
+        }
+    }
+    out.extend_from_slice(&rest[done..]);
     out.push(b'"');
 }
 
-/// How many bytes at the start need no escape; eight at a time.
-fn plain_run(bytes: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let mut at = 0;
-    while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-        let word = u64::from_le_bytes(*chunk);
-        let quote = word ^ (ONES * u64::from(b'"'));
-        let slash = word ^ (ONES * u64::from(b'\\'));
-        // The classic "has a zero byte" and "has a byte below 32", of which the lowest hit is exact.
-        let hit = (quote.wrapping_sub(ONES) & !quote)
-            | (slash.wrapping_sub(ONES) & !slash)
-            | (word.wrapping_sub(ONES * 32) & !word);
-        if hit & HIGH != 0 {
-            return at + ((hit & HIGH).trailing_zeros() / 8) as usize;
+fn write_escape(out: &mut Vec<u8>, byte: u8) {
+    match byte {
+        b'"' => out.extend_from_slice(b"\\\""),
+        b'\\' => out.extend_from_slice(b"\\\\"),
+        b'\n' => out.extend_from_slice(b"\\n"),
+        b'\r' => out.extend_from_slice(b"\\r"),
+        b'\t' => out.extend_from_slice(b"\\t"),
+        _ => {
+            const HEX: &[u8; 16] = b"0123456789abcdef";
+            out.extend_from_slice(b"\\u00");
+            out.push(HEX[usize::from(byte >> 4)]);
+            out.push(HEX[usize::from(byte & 15)]);
         }
-        at += 8;
     }
-    while let Some(&byte) = bytes.get(at) {
-        if byte < 32 || byte == b'"' || byte == b'\\' {
-            break;
+}
+
+const BLOCK: usize = 16;
+
+/// How many bytes at the start of a block need no escape.
+fn plain_bytes(block: &[u8; BLOCK]) -> usize {
+    // Without a branch, so that the compiler makes it a handful of vector instructions.
+    let hits = block.map(|byte| {
+        if (byte < 32) | (byte == b'"') | (byte == b'\\') {
+            0xff
+        } else {
+            0
         }
-        at += 1;
-    }
-    at
+    });
+    (u128::from_le_bytes(hits).trailing_zeros() / 8) as usize
 }
 
 /// One call of an assistant message.
@@ -172,6 +176,17 @@ impl Messages {
         });
     }
 
+    /// Adds a message that is written already, without the comma behind it.
+    pub fn whole(&mut self, json: &[u8], tokens: usize) {
+        self.json.extend_from_slice(json);
+        self.json.push(b',');
+        let tokens = self.tokens() + tokens;
+        self.marks.push(Mark {
+            end: self.json.len(),
+            tokens,
+        });
+    }
+
     /// Copies `count` messages of `other` from `first` on.
     pub fn copy(&mut self, other: &Messages, first: usize, count: usize) {
         let (from, base) = (other.start(first), self.json.len());
@@ -195,9 +210,12 @@ impl Messages {
     }
 
     pub fn open(&mut self, role: Role) {
-        self.json.extend_from_slice(b"{\"role\":\"");
-        self.json.extend_from_slice(role.name().as_bytes());
-        self.json.extend_from_slice(b"\",\"content\":");
+        self.json.extend_from_slice(match role {
+            Role::System => b"{\"role\":\"system\",\"content\":",
+            Role::User => b"{\"role\":\"user\",\"content\":",
+            Role::Assistant => b"{\"role\":\"assistant\",\"content\":",
+            Role::Tool => b"{\"role\":\"tool\",\"content\":",
+        });
     }
 
     pub fn text(&mut self, text: &str) {
@@ -261,6 +279,12 @@ pub fn read(log: &Log) -> RwLockReadGuard<'_, Messages> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// The log for writing; see `read`.
+pub fn write(log: &Log) -> RwLockWriteGuard<'_, Messages> {
+    log.write()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// What one build gave: a view that stays as it is while the transcript goes on.
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -282,6 +306,11 @@ impl Window {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether a message carries its reasoning: only what may still change does.
+    pub fn has_reasoning(&self) -> bool {
+        memchr::memmem::find(&self.open.json, b"\"reasoning_content\"").is_some()
     }
 
     /// Calls `f` with the JSON of message `index` and its tokens.
