@@ -11,6 +11,8 @@ import pytest
 
 from agentkit_fast import _core
 from agentkit_fast.entries import Entry
+from agentkit_fast.packing import Pieces
+from agentkit_fast.protocols import RunnerProfile
 from agentkit_fast.shaping import ShapePolicy, Shaper, plain_window, shape_messages
 from agentkit_fast.stores.memory import MemoryStore
 
@@ -35,22 +37,52 @@ def history(rounds: int) -> list[Entry]:
 
 @pytest.mark.benchmark(group="first build of 10,000 entries to request bytes")
 class TestFirstBuild:
-    def test_ours(self, benchmark: Any) -> None:
+    """A fresh shaper with a budget in which everything fits, from the store to the bytes of a request."""
+
+    def test_from_memory_store(self, benchmark: Any) -> None:
+        store = MemoryStore()
+        store.append_many("s", history(2500))
+        policy = ShapePolicy(budget_tokens=10**7, lod_above=800)
+        benchmark(lambda: Shaper(store, None, policy).build("s", "sys").to_json())
+
+    def test_from_a_list_of_entries(self, benchmark: Any) -> None:
         store = ListStore(history(2500))
         benchmark(lambda: plain_window(store, "s", "sys").to_json())
+
+    def test_entries_to_messagepack_alone(self, benchmark: Any) -> None:
+        entries = history(2500)
+        benchmark(lambda: sum(map(len, Pieces(entries))))
 
     def test_msgspec_encodes_the_same_dicts(self, benchmark: Any) -> None:
         dicts = plain_window(ListStore(history(2500)), "s", "sys").to_wire()
         benchmark(lambda: msgspec.json.encode(dicts))
 
 
-@pytest.mark.benchmark(group="one more entry, built")
+class Strict:
+    """A runner whose template merges roles; it is asked for no summary."""
+
+    profile = RunnerProfile(alternate=True, system_role=False)
+
+    def chat_stream(self, messages: Any, tools: Any = (), options: Any = None) -> Any:
+        raise AssertionError("nothing is to be summarized")
+
+
+WAYS = {
+    "plain": (None, ShapePolicy()),
+    "alternate": (Strict(), ShapePolicy()),
+    "always_lod": (None, ShapePolicy(always_lod=True, lod_above=100)),
+}
+
+
 @pytest.mark.parametrize("entries", [1_000, 10_000, 100_000])
-def test_next_build(benchmark: Any, entries: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_next_build(benchmark: Any, way: str, entries: int) -> None:
+    benchmark.group = f"one more entry, built, {way}"
     store = MemoryStore()
     made = [Entry(kind=("user", "assistant")[n % 2], content=f"message {n} " * 10) for n in range(entries)]
     store.append_many("s", made)
-    shaper = Shaper(store, None, ShapePolicy())
+    runner, policy = WAYS[way]
+    shaper = Shaper(store, runner, policy)
     shaper.build("s", "sys")
     turn = iter(range(10**9))
 

@@ -118,8 +118,10 @@ def play_long_talk(
     return cache, windows, summarizer
 
 
-def play_short_talk(store: Any, budget: int = 4000, headroom: int = 1000, rounds: int = 150) -> Any:
-    """150 rounds of about 130 tokens, two requests a round but for the last."""
+def play_short_talk(
+    store: Any, budget: int = 4000, headroom: int = 1000, rounds: int = 150, *, words: int = 80
+) -> Any:
+    """150 rounds, two requests a round but for the last; with 80 words a result, a round is about 130 tokens."""
     summarizer = Summarizer()
     shaper = Shaper(store, summarizer, ShapePolicy(budget_tokens=budget, headroom_tokens=headroom))
     cache = Cache()
@@ -141,7 +143,7 @@ def play_short_talk(store: Any, budget: int = 4000, headroom: int = 1000, rounds
         store.append(
             "s",
             Entry(
-                kind="tool_result", content="box " * 80 + f"end {at}", tool_call_id=call, tool_name="bay"
+                kind="tool_result", content="box " * words + f"end {at}", tool_call_id=call, tool_name="bay"
             ),
         )
         if at + 1 < rounds:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agentkit_fast.shaping import plain_window
 from agentkit_fast.stores.memory import MemoryStore
+from shaping_checks import ListStore
 from shaping_talks import play_long_talk, play_short_talk
 
 
@@ -23,4 +25,21 @@ def test_short_talk() -> None:
     assert 1 - cache.evaluated / cache.sent >= 0.965, "share of the prompts that was reused"
     assert cache.breaks <= 22
     assert cache.breaks == sum(bool(window.break_reason) for window in windows), "every break is reported"
+    assert max(cache.sizes) <= 4000
+
+
+@pytest.mark.parametrize("words", range(70, 135, 10))
+def test_short_talk_with_rounds_of_any_size(words: int) -> None:
+    """With rounds of `n` tokens no plan that rewrites the window at a step reuses more than `1 - n / budget`.
+
+    From a low mark `l` to the budget `t` a cycle evaluates `t` tokens and sends `(t + l) / 2 * 2 (t - l) / n`, so
+    the share evaluated is `n t / (t^2 - l^2)`, least where `l` is nothing.
+    """
+    store = MemoryStore()
+    cache, _, _ = play_short_talk(store, words=words)
+    entries = [entry for entry in store.history("s") if entry.kind != "compaction"]
+    a_round = plain_window(ListStore(entries), "s", "").tokens / 150
+    reused = 1 - cache.evaluated / cache.sent
+    assert reused >= 1 - a_round / 4000 - 0.0025, f"{a_round:.0f} tokens a round"
+    assert cache.breaks <= 22
     assert max(cache.sizes) <= 4000

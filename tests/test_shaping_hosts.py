@@ -52,6 +52,22 @@ def test_no_budget_leaves_an_orphan(budget: int) -> None:
     assert all(message.type in ("human", "tool") for message in changed), "the line, and results cut to fit"
 
 
+@pytest.mark.parametrize("end_on", ["ai", "human", "tool", ("ai", "tool")], ids=str)
+@pytest.mark.parametrize("cut", range(4))
+def test_it_ends_as_langchains_does(end_on: Any, cut: int) -> None:
+    """Also on a call whose result is not there yet: the host is about to run it."""
+    given = talk(6)
+    given = given[: len(given) - cut]
+    options: dict[str, Any] = {"max_tokens": 900, "token_counter": "approximate", "end_on": end_on}
+    theirs = langchain.trim_messages(given, include_system=True, **options)
+    ours = trim_messages(given, **options)
+    assert ours[-1] is theirs[-1]
+    if ours[-1].type != "ai":
+        check_pairs(ours)
+    else:
+        check_pairs(ours[:-1])
+
+
 def test_the_task_survives_a_tool_loop() -> None:
     given = talk(0)
     for n in range(60):

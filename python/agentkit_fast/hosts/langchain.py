@@ -67,7 +67,8 @@ def trim_messages(
     Without `messages` it gives a `Runnable`, as LangChain's does.
 
     `token_counter`: `"approximate"` (four bytes a token), `len`, a model, a callable on messages, or one of our
-    counters. The system message is kept with `include_system=False`, too. `allow_partial` and `text_splitter`
+    counters. With `end_on="ai"` a last message that calls tools stays last, its calls unanswered, as LangChain's
+    does. The system message is kept with `include_system=False`, too. `allow_partial` and `text_splitter`
     are accepted and not needed: texts are shortened by `policy.lod_above`. `strategy="first"` is LangChain's own.
     Raises `ValueError` for an unknown strategy and `ContextOverflow` when not even the newest user message fits.
     """
@@ -111,6 +112,11 @@ def trim_messages(
             break
         # The counter adds more around a message than we do.
         budget = min(budget - 1, budget * max_tokens // used)
+    if end_on is not None and given[-1].type == "ai":
+        # A call that the history ends with is still to be answered: what stands in for its result goes again.
+        while shaped and _PLACE not in shaped[-1]:
+            shaped.pop()
+            result.pop()
     if start_on is not None:
         head = [message for message in result[:1] if message.type == "system"]
         body = result[len(head) :]

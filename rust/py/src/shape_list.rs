@@ -1,6 +1,7 @@
 //! A plain list of OpenAI-format dicts, shaped. The dicts that stay as they are come back as the same objects.
 
 use agentkit_core::shape::list::replay;
+use agentkit_core::shape::names::Names;
 use agentkit_core::shape::options::Options;
 use agentkit_core::shape::plan::{Cost, Room};
 use agentkit_core::shape::seams;
@@ -14,7 +15,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use std::collections::HashSet;
 
 use crate::shape::ContextOverflow;
 use crate::text_arg::TextArg;
@@ -39,12 +39,33 @@ const BARE_ABOVE: usize = 400;
 type Shown<'py> = (Bound<'py, PyDict>, usize);
 
 struct Unit<'py> {
-    shown: Vec<Shown<'py>>,
+    first: Shown<'py>,
+    /// The results behind an exchange's first message.
+    rest: Vec<Shown<'py>>,
     /// What the stubs name: the first message's place in the list.
     at: usize,
     cost: Cost,
     /// It holds something worth shortening.
     large: bool,
+}
+
+impl<'py> Unit<'py> {
+    fn shown(&self) -> impl Iterator<Item = &Shown<'py>> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+}
+
+/// A call that waits for its result.
+struct Open {
+    stored: String,
+    /// `None`: as it is stored.
+    shown: Option<String>,
+}
+
+impl Open {
+    fn id(&self) -> &str {
+        self.shown.as_deref().unwrap_or(&self.stored)
+    }
 }
 
 /// A piece of a message's content.
@@ -63,12 +84,68 @@ struct Walk<'py> {
     large: bool,
     options: Options,
     roles: [usize; 3],
-    used: HashSet<String>,
+    used: Names,
     units: Vec<Unit<'py>>,
-    /// Calls of the last unit that wait for their results: id as stored, as shown.
-    open: Vec<(String, String)>,
+    /// Calls of the last unit that wait for their results.
+    open: Vec<Open>,
     /// The unit they are in.
     open_unit: usize,
+}
+
+/// What is read of a message, in one pass over its keys.
+#[derive(Default)]
+struct Fields<'py> {
+    role: Option<Bound<'py, PyAny>>,
+    content: Option<Bound<'py, PyAny>>,
+    calls: Option<Bound<'py, PyAny>>,
+    function_call: Option<Bound<'py, PyAny>>,
+    refusal: Option<Bound<'py, PyAny>>,
+    name: Option<Bound<'py, PyAny>>,
+    call_id: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Fields<'py> {
+    fn of(message: &Bound<'py, PyDict>) -> Self {
+        let py = message.py();
+        let known = [
+            intern!(py, "role"),
+            intern!(py, "content"),
+            intern!(py, "tool_calls"),
+            intern!(py, "tool_call_id"),
+            intern!(py, "name"),
+            intern!(py, "function_call"),
+            intern!(py, "refusal"),
+        ];
+        let mut fields = Self::default();
+        for (key, value) in message.iter() {
+            // Keys of literals and of JSON decoders are interned, so that the objects are the same.
+            let place = known.iter().position(|name| key.is(*name)).or_else(|| {
+                let key = key.cast::<PyString>().ok()?;
+                let key = key.to_cow().ok()?;
+                known
+                    .iter()
+                    .position(|name| name.to_cow().is_ok_and(|name| name == key))
+            });
+            let field = match place {
+                Some(0) => &mut fields.role,
+                Some(1) => &mut fields.content,
+                Some(2) => &mut fields.calls,
+                Some(3) => &mut fields.call_id,
+                Some(4) => &mut fields.name,
+                Some(5) => &mut fields.function_call,
+                Some(6) => &mut fields.refusal,
+                _ => continue,
+            };
+            *field = Some(value);
+        }
+        fields
+    }
+}
+
+fn text<'a, 'py>(value: &'a Option<Bound<'py, PyAny>>) -> Option<&'a Bound<'py, PyString>> {
+    value
+        .as_ref()
+        .and_then(|value| value.cast::<PyString>().ok())
 }
 
 fn string<'py>(
@@ -106,9 +183,9 @@ impl<'py> Walk<'py> {
     /// Text and cost of a message's content; the text is there when it is one string.
     fn content(
         &mut self,
-        message: &Bound<'py, PyDict>,
+        content: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Option<Bound<'py, PyString>>, usize, bool)> {
-        let Some(content) = message.get_item(intern!(self.py, "content"))? else {
+        let Some(content) = content else {
             return Ok((None, 0, true));
         };
         if let Ok(text) = content.cast::<PyString>() {
@@ -122,13 +199,17 @@ impl<'py> Walk<'py> {
         };
         let empty = parts.is_empty();
         self.large = true;
-        Ok((None, self.content_tokens(message)?, empty))
+        Ok((None, self.tokens_of(content)?, empty))
     }
 
     fn content_tokens(&self, message: &Bound<'py, PyDict>) -> PyResult<usize> {
-        let Some(content) = message.get_item(intern!(self.py, "content"))? else {
-            return Ok(0);
-        };
+        match message.get_item(intern!(self.py, "content"))? {
+            Some(content) => self.tokens_of(&content),
+            None => Ok(0),
+        }
+    }
+
+    fn tokens_of(&self, content: &Bound<'py, PyAny>) -> PyResult<usize> {
         if let Ok(text) = content.cast::<PyString>() {
             return self.count.text(text.extract::<TextArg<'_, '_>>()?.as_str());
         }
@@ -204,8 +285,8 @@ impl<'py> Walk<'py> {
         Ok(tokens)
     }
 
-    fn name(&self, message: &Bound<'py, PyDict>) -> PyResult<usize> {
-        match string(message, intern!(self.py, "name"))? {
+    fn name(&self, fields: &Fields<'py>) -> PyResult<usize> {
+        match text(&fields.name) {
             Some(name) => self.count.text(name.extract::<TextArg<'_, '_>>()?.as_str()),
             None => Ok(0),
         }
@@ -237,7 +318,8 @@ impl<'py> Walk<'py> {
                 full: shown.1,
                 ..cost
             },
-            shown: vec![shown],
+            first: shown,
+            rest: Vec::new(),
         });
     }
 
@@ -248,20 +330,26 @@ impl<'py> Walk<'py> {
             return Ok(());
         }
         let tokens = self.count.text(NO_RESULT)? + self.role_cost(2);
-        for (_, id) in open {
+        for call in open {
+            let id = call.id();
             let dict = self.made("tool", NO_RESULT)?;
             dict.set_item(intern!(self.py, "tool_call_id"), id)?;
             if let Some(unit) = self.units.get_mut(self.open_unit) {
-                unit.shown.push((dict, tokens));
+                unit.rest.push((dict, tokens));
                 unit.cost.full += tokens;
             }
         }
         Ok(())
     }
 
-    fn user(&mut self, at: usize, message: Bound<'py, PyDict>) -> PyResult<()> {
+    fn user(
+        &mut self,
+        at: usize,
+        message: Bound<'py, PyDict>,
+        fields: &Fields<'py>,
+    ) -> PyResult<()> {
         self.close()?;
-        let (_, tokens, empty) = self.content(&message)?;
+        let (_, tokens, empty) = self.content(fields.content.as_ref())?;
         let cost = Cost {
             user: true,
             messages: 1,
@@ -271,7 +359,7 @@ impl<'py> Walk<'py> {
             let tokens = self.count.text(EMPTY_USER)? + self.role_cost(0);
             (self.with_content(&message, EMPTY_USER)?, tokens)
         } else {
-            let tokens = tokens + self.name(&message)? + self.role_cost(0);
+            let tokens = tokens + self.name(fields)? + self.role_cost(0);
             (message, tokens)
         };
         self.push(at, shown, cost);
@@ -359,6 +447,7 @@ impl<'py> Walk<'py> {
         &self,
         at: usize,
         message: Bound<'py, PyDict>,
+        fields: &mut Fields<'py>,
         role: &str,
     ) -> PyResult<Bound<'py, PyDict>> {
         let py = self.py;
@@ -373,8 +462,11 @@ impl<'py> Walk<'py> {
             Ok(())
         };
         let (content_key, calls_key) = (intern!(py, "content"), intern!(py, "tool_calls"));
-        for key in [content_key, calls_key] {
-            let Some(value) = message.get_item(key)? else {
+        for (key, field) in [
+            (content_key, &mut fields.content),
+            (calls_key, &mut fields.calls),
+        ] {
+            let Some(value) = &*field else {
                 continue;
             };
             let text = key.is(content_key) && value.is_instance_of::<PyString>();
@@ -388,32 +480,40 @@ impl<'py> Walk<'py> {
                     value.get_type().name()?
                 )));
             };
-            set(key, tuple.to_list().into_any())?;
+            let list = tuple.to_list().into_any();
+            set(key, list.clone())?;
+            *field = Some(list);
         }
         match role {
             // The older way to write a call and its result.
             "assistant" => {
-                let call = message.get_item(intern!(py, "function_call"))?;
-                let calls = message.get_item(calls_key)?;
+                let calls = fields.calls.as_ref();
                 let none = calls.is_none_or(|calls| calls.len().unwrap_or(0) == 0);
-                if let Some(function) = call.and_then(|call| call.cast_into::<PyDict>().ok())
-                    && none
+                if !none {
+                } else if let Some(function) = fields
+                    .function_call
+                    .as_ref()
+                    .and_then(|call| call.cast::<PyDict>().ok())
                 {
                     let call = PyDict::new(py);
                     call.set_item(intern!(py, "id"), "")?;
                     call.set_item(intern!(py, "type"), intern!(py, "function"))?;
                     call.set_item(intern!(py, "function"), function)?;
-                    set(calls_key, PyList::new(py, [call])?.into_any())?;
+                    let list = PyList::new(py, [call])?.into_any();
+                    set(calls_key, list.clone())?;
+                    fields.calls = Some(list);
                     if let Some(copy) = &fresh {
                         copy.del_item(intern!(py, "function_call"))?;
                     }
-                } else if let Some(refusal) = string(&message, intern!(py, "refusal"))?
-                    && none
-                    && message
-                        .get_item(content_key)?
+                } else if let Some(refusal) = text(&fields.refusal)
+                    && fields
+                        .content
+                        .as_ref()
                         .is_none_or(|content| content.is_none())
                 {
-                    set(content_key, refusal.into_any())?;
+                    let refusal = refusal.clone().into_any();
+                    set(content_key, refusal.clone())?;
+                    fields.content = Some(refusal);
                 }
             }
             "function" => set(intern!(py, "role"), intern!(py, "tool").clone().into_any())?,
@@ -422,12 +522,18 @@ impl<'py> Walk<'py> {
         Ok(fresh.unwrap_or(message))
     }
 
-    fn assistant(&mut self, at: usize, mut message: Bound<'py, PyDict>) -> PyResult<()> {
+    fn assistant(
+        &mut self,
+        at: usize,
+        mut message: Bound<'py, PyDict>,
+        fields: &mut Fields<'py>,
+    ) -> PyResult<()> {
         self.close()?;
         let py = self.py;
-        let (_, mut tokens, empty) = self.content(&message)?;
-        let calls = message
-            .get_item(intern!(py, "tool_calls"))?
+        let (_, mut tokens, empty) = self.content(fields.content.as_ref())?;
+        let calls = fields
+            .calls
+            .take()
             .and_then(|calls| calls.cast_into::<PyList>().ok())
             .filter(|calls| !calls.is_empty());
         if empty && calls.is_none() {
@@ -437,10 +543,10 @@ impl<'py> Walk<'py> {
         if let Some(last) = self.units.last_mut()
             && last.cost.exchange
             && last.cost.calls == 0
-            && let Some((older, _)) = last.shown.last()
         {
-            let older = older.clone();
+            let older = last.rest.last().unwrap_or(&last.first).0.clone();
             (message, tokens) = self.joined(&older, &message)?;
+            fields.name = message.get_item(intern!(py, "name"))?;
             self.units.pop();
         }
         let mut cost = Cost {
@@ -448,7 +554,7 @@ impl<'py> Walk<'py> {
             messages: usize::from(!empty),
             ..Cost::default()
         };
-        tokens += self.name(&message)? + self.role_cost(1);
+        tokens += self.name(fields)? + self.role_cost(1);
         if let Some(calls) = calls {
             self.open_unit = self.units.len();
             cost.calls = 1;
@@ -532,12 +638,20 @@ impl<'py> Walk<'py> {
                 Some(id) => id.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
                 None => String::new(),
             };
-            let mut id = stored.clone();
+            let mut made = None;
             let mut salt = 0;
-            while id.is_empty() || !self.used.insert(id.clone()) {
-                id = format!("call_{at}_{index}_{salt}");
+            while self
+                .used
+                .claim_call(made.as_deref().unwrap_or(&stored))
+                .is_none()
+            {
+                made = Some(format!("call_{at}_{index}_{salt}"));
                 salt += 1;
             }
+            let open = Open {
+                stored,
+                shown: made,
+            };
             let (function, flat) = match call
                 .get_item(intern!(py, "function"))?
                 .and_then(|function| function.cast_into::<PyDict>().ok())
@@ -559,23 +673,25 @@ impl<'py> Walk<'py> {
                     .text(name.extract::<TextArg<'_, '_>>()?.as_str())?;
             }
             let given = function.get_item(intern!(py, "arguments"))?;
-            let (raw, bare) = match given {
-                Some(given) if given.is_instance_of::<PyString>() => (
-                    given.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-                    false,
-                ),
+            let (arg, written);
+            let (raw, bare) = match &given {
+                Some(given) if given.is_instance_of::<PyString>() => {
+                    arg = given.extract::<TextArg<'_, '_>>()?;
+                    (arg.as_str(), false)
+                }
                 // Some hosts keep the object itself.
                 Some(given) if !given.is_none() => {
-                    (json_text(&given).map_err(|error| named(at, error))?, true)
+                    written = json_text(given).map_err(|error| named(at, error))?;
+                    (written.as_str(), true)
                 }
-                _ => (String::new(), true),
+                _ => ("", true),
             };
-            let arguments = seams::arguments(&raw);
+            let arguments = seams::arguments(raw);
             tokens += self.count.text(&arguments)? + PER_CALL;
             self.large |= arguments.len() > self.large_above;
-            if id != stored || arguments != raw || bare || flat {
+            if open.shown.is_some() || arguments != raw || bare || flat {
                 let fresh_call = call.copy()?;
-                fresh_call.set_item(intern!(py, "id"), &id)?;
+                fresh_call.set_item(intern!(py, "id"), open.id())?;
                 if flat {
                     for key in [intern!(py, "name"), intern!(py, "arguments")] {
                         if fresh_call.contains(key)? {
@@ -594,23 +710,31 @@ impl<'py> Walk<'py> {
                 list.set_item(index, fresh_call)?;
                 repaired = Some(list);
             }
-            self.open.push((stored, id));
+            self.open.push(open);
         }
         Ok((repaired, tokens))
     }
 
-    fn tool(&mut self, at: usize, mut message: Bound<'py, PyDict>) -> PyResult<()> {
+    fn tool(
+        &mut self,
+        at: usize,
+        mut message: Bound<'py, PyDict>,
+        fields: &Fields<'py>,
+    ) -> PyResult<()> {
         let py = self.py;
-        let call_id = string(&message, intern!(py, "tool_call_id"))?;
-        let call_id = match &call_id {
-            Some(id) => id.extract::<TextArg<'_, '_>>()?.as_str().to_owned(),
-            None => String::new(),
+        let arg;
+        let call_id = match text(&fields.call_id) {
+            Some(id) => {
+                arg = id.extract::<TextArg<'_, '_>>()?;
+                arg.as_str()
+            }
+            None => "",
         };
-        let (text, mut tokens, empty) = self.content(&message)?;
+        let (text, mut tokens, empty) = self.content(fields.content.as_ref())?;
         let place = self
             .open
             .iter()
-            .position(|(stored, _)| *stored == call_id || call_id.is_empty());
+            .position(|call| call.stored == call_id || call_id.is_empty());
         let Some(place) = place else {
             let head = if call_id.is_empty() {
                 "[late result of an unknown call]".to_owned()
@@ -619,7 +743,7 @@ impl<'py> Walk<'py> {
             };
             return self.context(at, &head, &message);
         };
-        let (stored, id) = self.open.remove(place);
+        let call = self.open.remove(place);
         if empty {
             tokens = self.count.text(EMPTY_RESULT)?;
             message = self.with_content(&message, EMPTY_RESULT)?;
@@ -635,13 +759,13 @@ impl<'py> Walk<'py> {
             message.set_item(intern!(py, "content"), parts)?;
             tokens = self.content_tokens(&message)?;
         }
-        if id != stored || call_id != id {
+        if call_id != call.id() {
             message = message.copy()?;
-            message.set_item(intern!(py, "tool_call_id"), id)?;
+            message.set_item(intern!(py, "tool_call_id"), call.id())?;
         }
-        tokens += self.name(&message)? + self.role_cost(2);
+        tokens += self.name(fields)? + self.role_cost(2);
         if let Some(unit) = self.units.get_mut(self.open_unit) {
-            unit.shown.push((message, tokens));
+            unit.rest.push((message, tokens));
             unit.cost.full += tokens;
             unit.large |= std::mem::take(&mut self.large);
         }
@@ -686,8 +810,8 @@ impl<'py> Walk<'py> {
 
     /// A unit with its large texts shortened to `keep` bytes.
     fn shortened(&self, unit: &Unit<'py>, above: usize, keep: usize) -> PyResult<Vec<Shown<'py>>> {
-        let mut out = Vec::with_capacity(unit.shown.len());
-        for (offset, (message, tokens)) in unit.shown.iter().enumerate() {
+        let mut out = Vec::with_capacity(1 + unit.rest.len());
+        for (offset, (message, tokens)) in unit.shown().enumerate() {
             let text = string(message, intern!(self.py, "content"))?;
             let parts = message
                 .get_item(intern!(self.py, "content"))?
@@ -826,7 +950,7 @@ pub fn shape_list<'py>(
         large: false,
         options: options.clone(),
         roles,
-        used: HashSet::new(),
+        used: Names::default(),
         units: Vec::with_capacity(messages.len() / 2 + 1),
         open: Vec::new(),
         open_unit: 0,
@@ -837,18 +961,20 @@ pub fn shape_list<'py>(
         let message = message
             .cast_into::<PyDict>()
             .map_err(|_| PyTypeError::new_err(format!("messages[{at}] must be a dict")))?;
-        let role = string(&message, intern!(py, "role"))?
-            .ok_or_else(|| PyValueError::new_err(format!("messages[{at}] has no role")))?;
+        let mut fields = Fields::of(&message);
+        let role = text(&fields.role)
+            .ok_or_else(|| PyValueError::new_err(format!("messages[{at}] has no role")))?
+            .clone();
         let role = role.to_cow()?;
-        let message = walk.regular(at, message, &role)?;
+        let message = walk.regular(at, message, &mut fields, &role)?;
         match &*role {
-            "assistant" => walk.assistant(at, message)?,
-            "tool" | "function" => walk.tool(at, message)?,
-            "user" => walk.user(at, message)?,
+            "assistant" => walk.assistant(at, message, &mut fields)?,
+            "tool" | "function" => walk.tool(at, message, &fields)?,
+            "user" => walk.user(at, message, &fields)?,
             // The system prompt is first and once; what a host says so later is context.
             "system" | "developer" if head.is_empty() && walk.units.is_empty() => {
-                let (_, tokens, _) = walk.content(&message)?;
-                let cost = tokens + walk.count.text(&role)? + walk.name(&message)? + PER_MESSAGE;
+                let (_, tokens, _) = walk.content(fields.content.as_ref())?;
+                let cost = tokens + walk.count.text(&role)? + walk.name(&fields)? + PER_MESSAGE;
                 head.push((message, cost));
             }
             other => {
@@ -864,7 +990,7 @@ pub fn shape_list<'py>(
     }
     if options.budget == 0 {
         for unit in &walk.units {
-            for (message, _) in &unit.shown {
+            for (message, _) in unit.shown() {
                 out.append(message)?;
             }
         }
@@ -917,7 +1043,7 @@ pub fn shape_list<'py>(
     for (index, (unit, level)) in walk.units.iter().zip(&levels).enumerate() {
         match level {
             Level::Full => {
-                for (message, _) in &unit.shown {
+                for (message, _) in unit.shown() {
                     out.append(message)?;
                 }
             }
@@ -931,7 +1057,7 @@ pub fn shape_list<'py>(
                     out.append(message)?;
                 }
             }
-            Level::Out => hidden += unit.shown.len(),
+            Level::Out => hidden += 1 + unit.rest.len(),
         }
         if Some(index) == last_out && !silent {
             out.append(walk.made("user", &line_text(hidden))?)?;

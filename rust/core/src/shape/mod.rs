@@ -7,7 +7,7 @@ mod exchange;
 mod layout;
 pub mod list;
 mod merge;
-mod names;
+pub mod names;
 pub mod options;
 pub mod plan;
 pub mod record;
