@@ -286,7 +286,9 @@ fn squeeze(state: &mut State<'_>, rest: &[usize], firsts: &[usize], last: Option
     // Where the target is out of reach anyway, the newest exchange is not cut for it.
     let floor = state.total()
         - last.map_or(0, |last| {
-            state.costs[last].at(state.levels[last]) - state.costs[last].bare
+            // Nothing where it is out of sight already.
+            let shown = state.costs[last].at(state.levels[last]);
+            shown.saturating_sub(state.costs[last].bare)
         })
         - firsts
             .iter()
