@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -218,3 +219,19 @@ def test_a_model_loads_with_nothing_but_its_path(smollm2_path: Path) -> None:
             runner.chat_stream([{"role": "user", "content": "Hi"}], options=ChatOptions(max_tokens=2))
         )
     assert chunks[-1].done
+
+
+def test_ctrl_c_while_a_model_loads_is_not_swallowed(smollm2_path: Path) -> None:
+    seen: list[float] = []
+
+    def press(fraction: float) -> None:
+        seen.append(fraction)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        llama.Model(smollm2_path, progress=press)
+    assert len(seen) == 1, "the loading went on"
+    assert signal.getsignal(signal.SIGINT) is before
+    model = llama.Model(smollm2_path, vocab_only=True)
+    model.close()

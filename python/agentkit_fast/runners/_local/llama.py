@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from agentkit_fast._core import AbortFlag, GgufHeader
 from agentkit_fast.errors import AgentkitError, ModelLoadError, RunnerError
+from agentkit_fast.runners._local.interrupts import interrupts_wait
 
 __all__ = [
     "ABORTED",
@@ -323,25 +324,29 @@ class Model:
         )
         self._apply(params, {k: v for k, v in (options or {}).items() if k != "use_extra_bufts"})
         raised: list[BaseException] = []
-        if progress is not None:
-
-            @lib.llama_progress_callback  # type: ignore[untyped-decorator]
-            def on_progress(fraction: float, _data: object) -> bool:
-                try:
-                    progress(float(fraction))
-                except BaseException as error:  # noqa: BLE001 - no exception crosses C: it is raised below
-                    raised.append(error)
-                return not raised
-
-            params.progress_callback = on_progress
-            self._kept.append(on_progress)
         del _load_errors[:]
         # Another user of llama.cpp in this process may have taken the log, and with it the reason of a failure.
         lib.llama_log_set(_log_sink, ctypes.c_void_p(0))
-        self.pointer = lib.llama_model_load_from_file(os.fsencode(self.path), params)
-        if raised:
+        try:
+            with interrupts_wait() as interrupted:
+
+                @lib.llama_progress_callback  # type: ignore[untyped-decorator]
+                def on_progress(fraction: float, _data: object) -> bool:
+                    try:
+                        if progress is not None:
+                            progress(float(fraction))
+                    except BaseException as error:  # noqa: BLE001 - no exception crosses C: it is raised below
+                        raised.append(error)
+                    return not (raised or interrupted)  # false ends the loading
+
+                params.progress_callback = on_progress
+                self._kept.append(on_progress)
+                self.pointer = lib.llama_model_load_from_file(os.fsencode(self.path), params)
+            if raised:
+                raise raised[0]
+        except BaseException:
             self.close()
-            raise raised[0]
+            raise
         if not self.pointer:
             raise ModelLoadError(_load_failure(self.path, list(_load_errors)))
         try:
@@ -555,7 +560,12 @@ class Context:
                 raise TypeError(f"Unknown context option: {name}.")
             setattr(params, name, value)
         self.swa_full = bool(params.swa_full)
-        self.pointer = lib.llama_init_from_model(model.pointer, params)
+        try:
+            with interrupts_wait():
+                self.pointer = lib.llama_init_from_model(model.pointer, params)
+        except BaseException:
+            self.close()
+            raise
         if not self.pointer:
             raise ModelLoadError(
                 f"llama.cpp cannot make a context of {n_cells} tokens for {model.path}; a smaller n_ctx "
