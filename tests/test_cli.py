@@ -116,6 +116,55 @@ def test_shape_keeps_a_list_within_its_budget(tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines.stdout.splitlines()] == shaped
 
 
+def test_shape_says_what_became_of_each_message(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "tool", "tool_call_id": "lost", "content": "an orphan"},
+        {"role": "user", "content": "the task"},
+    ]
+    for n in range(20):
+        call = {"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": f"{n} " + "box " * 600},
+            {"role": "assistant", "content": f"answer {n}"},
+            {"role": "user", "content": f"question {n}"},
+        ]
+    messages += [{"role": "assistant", "content": "One."}, {"role": "assistant", "content": "Two."}]
+    (tmp_path / "talk.json").write_text(json.dumps(messages), encoding="utf-8")
+    command = ("shape", "talk.json", "--budget", "6000", "--keep", "4")
+    report = json.loads(run(*command, "--json", cwd=tmp_path).stdout)
+    plain = run(*command, cwd=tmp_path)
+    assert report["messages"] == json.loads(plain.stdout)
+    told = {change["index"]: change for change in report["changes"] if change["index"] >= 0}
+    assert sorted(told) == list(range(len(messages)))
+    left = [index for index, change in told.items() if change["what"] == "left out"]
+    kept = [index for index, change in told.items() if change["what"] == "kept"]
+    assert left
+    assert {"shortened", "joined"} <= {change["what"] for change in told.values()}
+    assert [told[len(messages) - at]["what"] for at in (1, 2)] == ["joined", "joined"]
+    assert all(messages[index] in report["messages"] for index in kept)
+    assert all(bool(change["why"]) == (change["what"] != "kept") for change in told.values())
+    short = next(change for change in told.values() if change["what"] == "shortened")
+    assert short["role"] == "tool"
+    assert 0 < short["tokens_after"] < short["tokens_before"]
+    added = [change for change in report["changes"] if change["index"] < 0]
+    assert any("left out" in change["why"] for change in added)
+    assert report["tokens_after"] <= 6000 < report["tokens_before"]
+    assert f"left out ({len(left)})" in plain.stderr
+    assert "shortened" in plain.stderr
+
+
+@needs("httpx2")
+def test_a_reply_cut_by_the_limit_is_said() -> None:
+    cut = servers.says("Half of a sent", finish="length")
+    with servers.WireServer(cut, cut) as wire:
+        plain = run("run", "hi", "--endpoint", wire.url, "--format", "native", "--max-tokens", "4")
+        report = json.loads(run("run", "hi", "--endpoint", wire.url, "--format", "native", "--json").stdout)
+    assert "cut at 4 tokens" in plain.stdout
+    assert report["stop_reason"] == "length"
+
+
 def test_bench_compares(tmp_path: Path) -> None:
     done = run("bench", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

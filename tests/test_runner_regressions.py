@@ -264,9 +264,11 @@ def asked_session(runner: Any, **options: Any) -> Session:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_session_streams_retries(asynchronous: bool) -> None:
-    with WireServer(busy, busy, says("hi")) as wire, HttpRunner(wire.url, "m") as runner:
-        session = asked_session(runner)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "recorded"])
+def test_a_session_streams_retries(asynchronous: bool, wrapped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    with WireServer(busy, busy, says("hi")) as wire, HttpRunner(wire.url, "m") as http:
+        session = asked_session(RecordingRunner(http, path) if wrapped else http)
 
         async def later() -> list[Any]:
             return [event async for event in session.astream()]
@@ -277,6 +279,11 @@ def test_a_session_streams_retries(asynchronous: bool) -> None:
         assert [event.attempt for event in seen[:2]] == [1, 2]
         assert seen[0].reason == "slow down"
         assert seen[0].delay_s >= 0.01
+    if wrapped:  # the waits are told, and are no part of the recording
+        again = asked_session(ReplayRunner(path))
+        assert [type(event) for event in again.stream() if isinstance(event, (Retrying, TextDelta))] == [
+            TextDelta
+        ]
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "recorded"])

@@ -344,17 +344,30 @@ def shape(
         int, typer.Option("--keep", min=0, help="Newest messages and tool rounds kept verbatim.")
     ] = 10,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print JSON lines instead of a list.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the messages and what became of each as one JSON object.")
+    ] = False,
 ) -> None:
-    """Shape a list of OpenAI-format messages to a budget; what was cut is told on standard error.
+    """Shape a list of OpenAI-format messages to a budget; what was cut, and why, is told on standard error.
 
     Examples:
 
         agentkit-fast shape talk.json --budget 8000 > shaped.json
+
+        agentkit-fast shape talk.json --budget 8000 --json | jq '.changes[] | select(.what != "kept")'
     """
     from agentkit_fast.cli.shape import run_shape
 
     raise typer.Exit(
-        run_shape(file, budget=budget, model=model, lod_above=lod_above, keep=keep, json_lines=jsonl)
+        run_shape(
+            file,
+            budget=budget,
+            model=model,
+            lod_above=lod_above,
+            keep=keep,
+            json_lines=jsonl,
+            json_output=json_output,
+        )
     )
 
 

@@ -194,12 +194,33 @@ def run_task(task: str, options: TalkOptions, *, json_output: bool) -> int:
     if json_output:
         print(
             json.dumps(
-                {"reply": result.reply, "events": events, "usage": msgspec.to_builtins(result.usage)}
+                {
+                    "reply": result.reply,
+                    "stop_reason": result.stop_reason,
+                    "events": events,
+                    "usage": msgspec.to_builtins(result.usage),
+                }
             )
         )
     else:
+        _end_line(console, result, options)
         _usage_line(console, result)
     return 0
+
+
+_ENDS = {
+    "length": "the reply was cut at {tokens} tokens (--max-tokens, or the end of the model's window)",
+    "closed": "a tool ended the session",
+    "limit": "a limit of the turn was reached",
+    "cancelled": "the turn was stopped",
+}
+
+
+def _end_line(console: Console, result: Any, options: TalkOptions) -> None:
+    """Says why a turn ended, where it was not the model that had finished."""
+    why = _ENDS.get(result.stop_reason, "")
+    if why:
+        console.print(f"[yellow]{escape(why.format(tokens=options.max_tokens))}[/]", soft_wrap=True)
 
 
 def _usage_line(console: Console, result: Any) -> None:
@@ -251,6 +272,7 @@ def run_chat(options: TalkOptions) -> int:
             try:
                 last = _one_turn(session, text, printer)
                 console.print()
+                _end_line(console, last, options)
             except KeyboardInterrupt:
                 interrupted = True
                 console.print("\n[dim]stopped; the conversation goes on where it was[/]")

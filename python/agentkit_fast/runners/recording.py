@@ -16,6 +16,7 @@ import msgspec
 from agentkit_fast import errors
 from agentkit_fast._unicode import repair_text, repair_value
 from agentkit_fast.errors import RunnerError, StreamInterrupted
+from agentkit_fast.events import Retrying
 from agentkit_fast.messages import ChatOptions, Message, StreamChunk, ToolCall, ToolDef
 from agentkit_fast.protocols import RunnerProfile, profile_of
 
@@ -57,8 +58,12 @@ class RecordingRunner:
     record anew. What goes to the model is written in full, so treat the file as you treat the conversation.
     """
 
+    tells_retries = True
+    """What the runner tells of its waits (`events.Retrying`) is passed on; it is no part of the recording."""
+
     def __init__(self, runner: Any, path: str | Path) -> None:
         self._runner = runner
+        self._tells = bool(getattr(type(runner), "tells_retries", False))
         self._path = Path(path)
         # Said before a reply is paid for, not after it.
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,15 +72,22 @@ class RecordingRunner:
         self.profile = profile_of(runner)
 
     def chat_stream(
-        self, messages: Any, tools: Sequence[ToolDef] = (), options: ChatOptions | None = None
+        self,
+        messages: Any,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+        *,
+        tell_retries: bool = False,
     ) -> Iterator[StreamChunk]:
         """The runner's own stream, recorded."""
         record = self._begin(messages, tools, options)
+        telling = {"tell_retries": True} if tell_retries and self._tells else {}
         stream = None
         try:
-            stream = self._runner.chat_stream(messages, tools, options)
+            stream = self._runner.chat_stream(messages, tools, options, **telling)
             for chunk in stream:
-                record.chunks.append(chunk)
+                if not isinstance(chunk, Retrying):
+                    record.chunks.append(chunk)
                 yield chunk
         except Exception as error:
             record.raised = _raised(error)
@@ -90,18 +102,25 @@ class RecordingRunner:
             self._write(record)
 
     async def achat_stream(
-        self, messages: Any, tools: Sequence[ToolDef] = (), options: ChatOptions | None = None
+        self,
+        messages: Any,
+        tools: Sequence[ToolDef] = (),
+        options: ChatOptions | None = None,
+        *,
+        tell_retries: bool = False,
     ) -> AsyncIterator[StreamChunk]:
         """As `chat_stream`, awaited. A runner without `achat_stream` is read in a thread."""
         record = self._begin(messages, tools, options)
+        telling = {"tell_retries": True} if tell_retries and self._tells else {}
         stream: Any = None
         try:
             if hasattr(self._runner, "achat_stream"):
-                stream = self._runner.achat_stream(messages, tools, options)
+                stream = self._runner.achat_stream(messages, tools, options, **telling)
             else:
-                stream = _in_thread(self._runner.chat_stream(messages, tools, options))
+                stream = _in_thread(self._runner.chat_stream(messages, tools, options, **telling))
             async for chunk in stream:
-                record.chunks.append(chunk)
+                if not isinstance(chunk, Retrying):
+                    record.chunks.append(chunk)
                 yield chunk
         except Exception as error:
             record.raised = _raised(error)
