@@ -220,7 +220,7 @@ def test_sessions_and_inspect(session_file: Path) -> None:
     assert "holds: a, b" in unsure.stderr
     done = run("inspect", "work.db", "--session-id", "a", "--budget", "4000", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "No --budget" not in done.stdout
+    assert "No budget" not in done.stdout
     page = (folder / "work.html").read_text(encoding="utf-8")
     assert "alert(1)" in page
     assert "<script>alert" not in page
@@ -229,7 +229,34 @@ def test_sessions_and_inspect(session_file: Path) -> None:
     assert "https://" not in page
     report = json.loads(run("inspect", "work.db", "--session-id", "a", "--json", cwd=folder).stdout)
     assert len(report["rounds"]) == 2
-    assert "No --budget" in run("inspect", "work.db", "--session-id", "a", cwd=folder).stdout
+    assert not report["recorded"]
+    assert "No budget is recorded" in run("inspect", "work.db", "--session-id", "a", cwd=folder).stdout
+
+
+@needs("httpx2")
+def test_inspect_knows_what_a_session_ran_with(tmp_path: Path) -> None:
+    talk = ("--format", "native", "--session", "work.db", "--system", "You keep <a> depot.")
+    with servers.WireServer(servers.says("A long answer. " + "word " * 300)) as wire:
+        for _ in range(4):
+            done = run("run", "go " * 400, "--endpoint", wire.url, "--budget", "1500", *talk, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        sent = [post.json["messages"] for post in wire.posts if "messages" in (post.json or {})]
+    report = json.loads(run("inspect", "work.db", "--json", cwd=tmp_path).stdout)
+    assert report["recorded"]
+    assert report["policy"]["budget_tokens"] == 1500
+    assert len(report["rounds"]) == 4
+    assert any(
+        segment["form"] in ("out", "stub", "marker")
+        for row in report["rounds"]
+        for segment in row["segments"]
+    )
+    assert sent[-1][0]["content"] == "You keep <a> depot."
+    assert report["rounds"][0]["segments"][0]["tokens"] >= len("You keep <a> depot.") // 4
+    other = json.loads(run("inspect", "work.db", "--budget", "0", "--json", cwd=tmp_path).stdout)
+    assert other["policy"]["budget_tokens"] == 0
+    assert "budget 1,500" in run("inspect", "work.db", cwd=tmp_path).stdout
+    rows = json.loads(run("sessions", "work.db", "--json", cwd=tmp_path).stdout)
+    assert [row["budget"] for row in rows] == [1500]
 
 
 def test_a_missing_part_is_said_in_one_line(tmp_path: Path) -> None:

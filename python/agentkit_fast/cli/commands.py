@@ -294,20 +294,30 @@ def inspect(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", help="Count with this GGUF's vocabulary. Default: bytes by four."),
+        typer.Option("--model", "-m", help="Count with this GGUF's vocabulary. Default: the recorded one."),
     ] = None,
-    budget: BudgetOption = 0,
+    budget: Annotated[
+        int | None, typer.Option("--budget", min=0, help="Most tokens of a window. Default: as recorded.")
+    ] = None,
     lod_above: Annotated[
-        int, typer.Option("--lod-above", min=0, help="Stub older entries above so many bytes.")
-    ] = 800,
-    system: SystemOption = "",
+        int | None,
+        typer.Option(
+            "--lod-above", min=0, help="Stub older entries above so many bytes. Default: as recorded."
+        ),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", help="The system prompt. Default: as recorded.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Show a session as the model saw it: one HTML page, a bar for each request, every text behind a click.
 
-    Give the budget and --lod-above the session ran with: the windows are played again from its history.
+    The windows are played again from its history, with the budget, system prompt and vocabulary that the file says it
+    ran with. Options say otherwise, or fill in what an older file does not hold.
 
     Examples:
+
+        agentkit-fast inspect notes.db
 
         agentkit-fast inspect notes.db --session-id cli --budget 8000 --out notes.html
     """

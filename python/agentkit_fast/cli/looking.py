@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.console import Console
 from agentkit_fast.cli.connect import UsageProblem, open_counter
 from agentkit_fast.cli.sessions import open_store
 from agentkit_fast.shaping import ShapePolicy
+from agentkit_fast.shaping.plan import Setup, recorded
 from agentkit_fast.tokens import CharsByFour
 from agentkit_fast.xray import render_page, replay
 
@@ -23,12 +25,12 @@ def run_inspect(
     session_id: str,
     out: Path | None,
     model: Path | None,
-    budget: int,
-    lod_above: int,
-    system: str,
+    budget: int | None,
+    lod_above: int | None,
+    system: str | None,
     json_output: bool,
 ) -> int:
-    """Play the session again under the policy given and write the page."""
+    """Play the session again and write the page. `None`: as the file says the session ran, where it says so."""
     store = open_store(file)
     try:
         ids = store.sessions()
@@ -37,24 +39,51 @@ def run_inspect(
             names = ", ".join(ids) or "none"
             raise UsageProblem(f"say which session with --session-id; {file} holds: {names}")
         history = store.history(chosen)
+        known = recorded(store.load_plan(chosen))
     finally:
         store.close()
-    counter = open_counter(model) if model else CharsByFour()
-    policy = ShapePolicy(budget_tokens=budget, lod_above=lod_above)
-    rounds = replay(history, policy, counter=counter, system=system)
+    policy, setup = known or (ShapePolicy(lod_above=800), Setup())
+    given = {"budget_tokens": budget, "lod_above": lod_above}
+    policy = msgspec.structs.replace(
+        policy, **{name: value for name, value in given.items() if value is not None}
+    )
+    notes = []
+    counter: Any = CharsByFour()
+    if model is not None:
+        counter = open_counter(model)
+    elif setup.vocabulary and Path(setup.vocabulary).is_file():
+        counter = open_counter(Path(setup.vocabulary))
+    elif setup.counter not in ("", "CharsByFour"):
+        where = setup.vocabulary or setup.counter
+        notes.append(
+            f"The session counted with {where}, which is not here: bytes by four instead. --model names a file."
+        )
+    tools = json.loads(setup.tools) if setup.tools else []
+    rounds = replay(
+        history, policy, counter=counter, system=setup.system if system is None else system, tools=tools
+    )
     if json_output:
-        print(json.dumps({"session": chosen, "rounds": msgspec.to_builtins(rounds)}))
+        report = {
+            "session": chosen,
+            "recorded": known is not None,
+            "policy": msgspec.to_builtins(policy),
+            "counter": setup.vocabulary or setup.counter,
+            "rounds": msgspec.to_builtins(rounds),
+        }
+        print(json.dumps(report))
         return 0
     target = out or Path(f"{file.stem}.html")
     target.write_text(render_page(f"{chosen} ({file.name})", history, rounds), encoding="utf-8")
     console = Console(highlight=False)
+    budgeted = f", budget {policy.budget_tokens:,}" if policy.budget_tokens else ""
     console.print(
-        f"{len(rounds)} requests, {len(history)} entries → {target}", markup=False, soft_wrap=True
+        f"{len(rounds)} requests, {len(history)} entries{budgeted} → {target}", markup=False, soft_wrap=True
     )
-    if not budget:
-        console.print(
-            "No --budget: every request is shown whole. To see what was cut, give the budget the session ran with.",
-            markup=False,
-            soft_wrap=True,
+    if not policy.budget_tokens:
+        notes.append(
+            "No budget is recorded and no --budget given: every request is shown whole. To see what was cut, give the "
+            "budget the session ran with."
         )
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
     return 0

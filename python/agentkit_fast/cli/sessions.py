@@ -13,6 +13,7 @@ from rich.table import Table
 
 from agentkit_fast.cli.connect import UsageProblem
 from agentkit_fast.entries import EntryKind
+from agentkit_fast.shaping.plan import recorded
 from agentkit_fast.stores.sqlite import SQLiteStore
 
 __all__ = ["open_store", "run_sessions"]
@@ -29,7 +30,10 @@ def _row(store: SQLiteStore, session_id: str) -> dict[str, Any]:
     entries = store.history(session_id)
     kinds = Counter(entry.kind for entry in entries)
     first = next((entry.content for entry in entries if entry.kind == EntryKind.user), "")
+    known = recorded(store.load_plan(session_id))
     return {
+        "budget": known[0].budget_tokens if known else 0,
+        "counter": (known[1].vocabulary or known[1].counter) if known else "",
         "session": session_id,
         "entries": len(entries),
         "in_context": len(store.context(session_id)),
@@ -61,6 +65,7 @@ def run_sessions(file: Path, *, json_output: bool) -> int:
     table.add_column("entries", justify="right")
     table.add_column("in context", justify="right")
     table.add_column("calls", justify="right")
+    table.add_column("budget", justify="right")
     table.add_column("last", no_wrap=True)
     table.add_column("first task", overflow="ellipsis", no_wrap=True)
     for row in rows:
@@ -69,6 +74,7 @@ def run_sessions(file: Path, *, json_output: bool) -> int:
             f"{row['entries']:,}",
             f"{row['in_context']:,}",
             f"{row['calls']:,}",
+            f"{row['budget']:,}" if row["budget"] else "",
             _when(row["last"]),
             row["task"],
         )

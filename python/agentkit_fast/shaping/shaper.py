@@ -20,6 +20,7 @@ from agentkit_fast.messages import ToolDef
 from agentkit_fast.packing import pack_entries
 from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
 from agentkit_fast.shaping.history import count_of, packs, read_packed, schema_json, take_in
+from agentkit_fast.shaping.plan import PLAN_VERSION, Plan, Setup, setup_of
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
 from agentkit_fast.shaping.window import PlacedUnit, Window, messages_of
 from agentkit_fast.tokens import CharsByFour
@@ -30,18 +31,6 @@ _log = logging.getLogger("agentkit_fast.shaping")
 
 # Where neither a runner nor a budget says how much fits into one summary prompt.
 _UNKNOWN_WINDOW = 16_384
-_PLAN_VERSION = 1
-
-
-class _Plan(msgspec.Struct):
-    """What a store keeps of a session's shaping."""
-
-    version: int
-    policy: str
-    runs: list[tuple[int, bool, str, int]]
-    silent: bool
-    hidden: int
-    degraded: str
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -64,6 +53,10 @@ class _State:
         self.degraded = ""
         self.unsaved = False
         """The plan differs from what the store keeps."""
+        self.setup = Setup()
+        """What the last window was built with."""
+        self.told: Setup | None = None
+        """What the store keeps of that; `None` where it keeps the plan of another policy, which stays."""
         self.failed_at = -1
         """How many entries there were when a summary failed; -1: none is due."""
 
@@ -209,6 +202,7 @@ class Shaper:
         if not state.loaded:
             if hasattr(self._store, "load_plan"):
                 raw = yield from _asking("load_plan", session_id)
+                state.told = Setup()
                 if raw:
                     self._recall(state, raw)
             state.loaded = True
@@ -233,11 +227,13 @@ class Shaper:
 
     def _recall(self, state: _State, raw: bytes) -> None:
         try:
-            plan = msgspec.json.decode(raw, type=_Plan)
+            plan = msgspec.json.decode(raw, type=Plan)
         except msgspec.DecodeError:
             return  # somebody else's bytes, or a damaged row: as if there were no plan
-        if plan.version != _PLAN_VERSION or plan.policy != self._policy_key():
+        if plan.version != PLAN_VERSION or plan.policy != self._policy_key():
+            state.told = None
             return
+        state.told = plan.setup
         state.transcript.set_levels(plan.runs, plan.silent, plan.hidden)
         state.degraded = plan.degraded
         if plan.degraded:
@@ -246,13 +242,14 @@ class Shaper:
     def _remember(self, state: _State, session_id: str) -> _Steps:
         if hasattr(self._store, "save_plan"):
             runs, silent, hidden = state.transcript.levels()
-            plan = _Plan(
-                version=_PLAN_VERSION,
+            plan = Plan(
+                version=PLAN_VERSION,
                 policy=self._policy_key(),
                 runs=runs,
                 silent=silent,
                 hidden=hidden,
                 degraded=state.degraded,
+                setup=state.setup,
             )
             state.unsaved = True
             yield from _asking("save_plan", session_id, msgspec.json.encode(plan))
@@ -264,6 +261,12 @@ class Shaper:
         # In the heredoc format the tools are told in the system prompt, not beside it.
         schemas = "" if self._policy.tool_format == "heredoc" else schema_json(tools)
         transcript.set_fixed(system, schemas)
+        state.setup = setup_of(system, schemas, self._counter)
+        if state.told is not None:
+            # Once in a process, so that whoever looks into the file later knows what the session ran with. A host
+            # whose system prompt tells the time does not write it in every turn.
+            state.unsaved |= self._policy.budget_tokens > 0 and state.told != state.setup
+            state.told = None
         due = state.failed_at >= 0 and state.failed_at != transcript.taken()
         step = transcript.check("fold" if self._runner is not None else "leave_out", due)
         compactions: tuple[CompactionInfo, ...] = ()
