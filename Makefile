@@ -11,7 +11,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 RUST   := $(shell find rust/core rust/py -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop demo test test-rust test-python test-slow test-wheel fuzz lint format types bench bench-rust bench-instructions wheel sdist docs clean
+.PHONY: help setup develop demo test test-rust test-python test-slow test-wheel fuzz lint format types bench figures bench-rust bench-instructions wheel sdist docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,9 +91,22 @@ types: setup ## Check types, and the stub against the extension
 	$(BIN)/mypy
 	MYPYPATH=python $(BIN)/stubtest agentkit_fast._core --allowlist tests/stubtest-allow.txt
 
-bench: setup ## Run the Python benches beside their peers
+# One file of figures a module. Where the work is one thread's, its processor time counts, so that neighbours do not.
+BENCHES ?= $(patsubst benches/test_%.py,%,$(wildcard benches/test_*.py))
+ONE_THREAD := text heredoc shaping tokens prompt
+
+bench: setup ## Run the Python benches beside their peers (BENCHES="text http": some of them)
 	$(PIP) install --quiet --group peers
-	$(BIN)/python -m pytest benches --benchmark-only --benchmark-disable-gc -q
+	@mkdir -p .benchmarks
+	@failed=; for name in $(BENCHES); do \
+		case " $(ONE_THREAD) " in *" $$name "*) timer=time.process_time ;; *) timer=time.perf_counter ;; esac; \
+		echo ">> $$name"; \
+		$(BIN)/python -m pytest benches/test_$$name.py --benchmark-only --benchmark-disable-gc -q \
+			--benchmark-timer=$$timer --benchmark-json=.benchmarks/$$name.json || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+figures: ## Write what `make bench` and `make bench-rust` measured into the pages
+	$(PYTHON) scripts/figures.py
 
 bench-rust: ## Run the Rust benches
 	cargo bench --workspace
