@@ -20,6 +20,7 @@ from agentkit_fast import (
     Message,
     RunnerProfile,
     Session,
+    SQLiteStore,
     StreamChunk,
     ToolCall,
     ToolSet,
@@ -253,6 +254,10 @@ def test_a_page_that_is_no_reply_is_shown() -> None:
         assert "sign in" in caught.value.body
 
 
+def hangs_up(wire: Wire) -> None:
+    wire.hang_up()
+
+
 def busy(wire: Wire) -> None:
     wire.whole({"error": {"message": "slow down"}}, 429, retry_after="0.01")
 
@@ -292,6 +297,57 @@ def test_retries_are_told_only_to_who_asks(tmp_path: Path, wrapped: bool) -> Non
         runner: Any = RecordingRunner(http, tmp_path / "talk.jsonl") if wrapped else http
         assert all(isinstance(chunk, StreamChunk) for chunk in runner.chat_stream(ASK))
         assert [e.text for e in asked_session(runner).stream() if isinstance(e, TextDelta)] == ["hi"]
+
+
+@pytest.mark.parametrize("how", ["turn", "stream", "aturn"])
+def test_retries_are_in_the_file(tmp_path: Path, how: str) -> None:
+    """With the reply they led to, in whatever way the turn ran; those of a turn that failed with the next reply."""
+    path = tmp_path / "s.db"
+    server = WireServer(busy, busy, hangs_up, busy, says("hi"), says("once more"))
+    with (
+        server as wire,
+        SQLiteStore(path) as store,
+        HttpRunner(wire.url, "m", retry_5xx_attempts=1) as runner,
+    ):
+        session = Session("s", store, runner)
+        session.inject(Entry(kind=EntryKind.user, content="hello"))
+        with pytest.raises(StreamInterrupted):
+            session.turn()
+        for _ in range(2):
+            if how == "turn":
+                session.turn()
+            elif how == "stream":
+                list(session.stream())
+            else:
+                asyncio.run(session.aturn())
+    with SQLiteStore(path) as store:
+        first, second = (entry for entry in store.history("s") if entry.kind == EntryKind.assistant)
+    assert first.usage is not None
+    assert [(retry.reason, retry.attempt) for retry in first.usage.retries] == [
+        ("slow down", 1),
+        ("slow down", 2),
+        ("slow down", 1),
+    ]
+    assert all(retry.delay_s >= 0.01 for retry in first.usage.retries)
+    assert second.usage is None or not second.usage.retries
+
+
+def test_a_long_hostile_reason_is_cut_and_repaired() -> None:
+    class Waits:
+        tells_retries = True
+
+        def chat_stream(self, messages: Any, tools: Any = (), options: Any = None, **more: Any) -> Any:
+            for attempt in range(200):
+                yield Retrying(reason="\udcff" + "<" * 10_000, attempt=attempt, delay_s=0.5)
+            yield StreamChunk(content="hi")
+            yield StreamChunk(done=True, finish_reason="stop")
+
+    session = asked_session(Waits())
+    session.turn()
+    (usage,) = (entry.usage for entry in session.store.history("s") if entry.kind == EntryKind.assistant)
+    assert [retry.attempt for retry in usage.retries] == list(range(150, 200))
+    assert usage.retries[0].reason == "\ufffd" + "<" * 499
+    assert (usage.cached, usage.processed, usage.generated) == (0, 0, 0)
 
 
 @tool

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentkit_fast import Entry, ShapePolicy
+from agentkit_fast import Entry, EntryUsage, RequestRetry, ShapePolicy
 from agentkit_fast.xray import render_page, replay
 from test_xray import play
 
@@ -145,6 +145,41 @@ def test_hostile_text_runs_no_script(browser: Any, tmp_path: Path) -> None:
     assert page.title() == "Session X-ray"
     assert page.locator("img, svg, a, iframe").count() == 0
     assert page.locator("script").count() == 2
+    assert opened.problems == []
+
+
+def test_retries_are_told_with_reason_and_wait(browser: Any, tmp_path: Path) -> None:
+    usage = EntryUsage(
+        processed=40,
+        retries=(
+            RequestRetry(reason=HOSTILE, attempt=1, delay_s=2.04),
+            RequestRetry(reason="slow down", attempt=2, delay_s=31.0),
+        ),
+    )
+    history = [
+        Entry(id="u", kind="user", content="go on", created_at=1),
+        Entry(id="a", kind="assistant", content="bay bay", created_at=2),
+        Entry(id="n", kind="notification", tag="repetition", content="You repeat yourself.", created_at=3),
+        Entry(id="b", kind="assistant", content="bay 4 is fine", usage=usage, created_at=4),
+        Entry(id="m", kind="user", content="more", created_at=5),
+        Entry(id="c", kind="assistant", content="bay 5 as well", created_at=6),
+    ]
+    opened = Opened(
+        browser, render_page("t", history, replay(history, ShapePolicy())), tmp_path / "again.html"
+    )
+    said = [box.locator(".again").all_text_contents() for box in opened.page.locator(".round").all()]
+    assert said == [
+        [],
+        [
+            "Asked again: the reply before repeated itself",
+            f"Asked again after 2 s (request 2): {HOSTILE}",
+            "Asked again after 31 s (request 3): slow down",
+        ],
+        [],
+    ]
+    assert "asked again 3 times" in (opened.page.locator(".totals").text_content() or "")
+    assert opened.page.title() == "Session X-ray"
+    assert opened.page.locator("img, svg, a, iframe").count() == 0
     assert opened.problems == []
 
 

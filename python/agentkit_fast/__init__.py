@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EntryKind,
         EntryUsage,
         PendingNotice,
+        RequestRetry,
         new_id,
     )
     from agentkit_fast.errors import (
@@ -141,6 +142,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "EntryKind",
         "EntryUsage",
         "PendingNotice",
+        "RequestRetry",
         "new_id",
     ),
     "errors": (

@@ -23,6 +23,7 @@ __all__ = [
     "OpenCall",
     "ParkedCall",
     "PendingNotice",
+    "RequestRetry",
     "new_id",
 ]
 
@@ -38,13 +39,29 @@ class EntryKind(StrEnum):
     notification = "notification"
 
 
+class RequestRetry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A request that failed before the one that was answered: why, and the wait after it (seconds)."""
+
+    reason: str
+    attempt: int = 0
+    delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.reason.isascii():
+            msgspec.structs.force_setattr(self, "reason", repair_text(self.reason))
+
+
 class EntryUsage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
-    """What the round-trip that produced an assistant entry cost (tokens, milliseconds)."""
+    """What the round-trip that produced an assistant entry cost (tokens, milliseconds).
+
+    All counts are 0 where only `retries` are known: the endpoint made the runner wait and reported no tokens.
+    """
 
     latency_ms: int = 0
     cached: int = 0
     processed: int = 0
     generated: int = 0
+    retries: tuple[RequestRetry, ...] = ()
 
 
 class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -54,7 +71,7 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     a user entry: rendered instead of `content`, which stays the text that stubs and summaries show.
     `reasoning` is what a reasoning model thought before an assistant entry. `tag` labels a notification.
     `origin` is opaque to us and handed back in `Compaction.subsumes`. `usage` is `None` when the provider
-    reported nothing.
+    reported nothing and no request failed.
 
     Lone surrogates in any text field are repaired on construction.
     """

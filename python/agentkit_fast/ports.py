@@ -49,9 +49,7 @@ class Ports:
         self._lifts = lifts
         self._runner = runner
         # Asked of the class: a wrapper that passes attributes on need not pass arguments on.
-        self._telling = (
-            {"tell_retries": True} if events and getattr(type(runner), "tells_retries", False) else {}
-        )
+        self._telling = {"tell_retries": True} if getattr(type(runner), "tells_retries", False) else {}
         self._preparer = preparer
         self._events = events
         self._append_many = getattr(store, "append_many", None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.effects import Effect, Emit, Hook, NextChunk
+from agentkit_fast.entries import RequestRetry
 from agentkit_fast.errors import RunnerError, StreamInterrupted
 from agentkit_fast.events import CallReady, CallStarted, ReasoningDelta, Retrying, TextDelta
 from agentkit_fast.messages import StreamChunk, ToolCall, Usage
@@ -16,6 +17,9 @@ from agentkit_fast.views import StreamRestorer, restore_arguments
 __all__ = ["Reply", "read_reply"]
 
 _NEXT = NextChunk()
+# A reason may hold a server's whole page, and a rate limit may be waited for all night.
+LONGEST_REASON = 500
+MOST_RETRIES = 50
 
 
 class Reply:
@@ -42,9 +46,11 @@ class _Reader:
         on_token: Callable[[str], Any] | None,
         events: bool,
         used_ids: set[str],
+        retries: list[RequestRetry],
     ) -> None:
         self.reply = reply
         self.used_ids = used_ids
+        self.retries = retries
         self.ready: dict[int, str] = {}
         self.on_token = on_token
         self.events = events
@@ -73,6 +79,12 @@ class _Reader:
                     reply.usage = chunk.usage
                 break
             if isinstance(chunk, Retrying):
+                self.retries.append(
+                    RequestRetry(
+                        reason=chunk.reason[:LONGEST_REASON], attempt=chunk.attempt, delay_s=chunk.delay_s
+                    )
+                )
+                del self.retries[:-MOST_RETRIES]
                 if self.events:
                     yield Emit(chunk)
                 continue
@@ -278,8 +290,9 @@ def read_reply(
     on_token: Callable[[str], Any] | None,
     events: bool,
     used_ids: set[str],
+    retries: list[RequestRetry],
 ) -> Generator[Effect, Any, None]:
-    """Read the open stream to its end into `reply`.
+    """Read the open stream to its end into `reply`; what the runner tells of its waits goes into `retries`.
 
     Raises `StreamInterrupted` when it ends without a finish and `RunnerError` for what is no chunk. When a
     guard finds repetition, reading stops (the caller closes the stream) and the copies are cut.
@@ -292,6 +305,7 @@ def read_reply(
         on_token=on_token,
         events=events,
         used_ids=used_ids,
+        retries=retries,
     )
     try:
         yield from reader.run()

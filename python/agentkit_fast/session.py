@@ -203,6 +203,7 @@ class Session:
             "max_repeated_exchanges": max_repeated_exchanges,
             "max_parallel_tools": max_parallel_tools,
             "limits": limits,
+            "retries": [],
             "tracer": tracer,
             "span_prefix": span_prefix,
         }

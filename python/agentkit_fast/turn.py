@@ -47,7 +47,7 @@ from agentkit_fast.effects import (
     Stored,
     TurnStopped,
 )
-from agentkit_fast.entries import Entry, EntryKind, EntryUsage, new_id
+from agentkit_fast.entries import Entry, EntryKind, EntryUsage, RequestRetry, new_id
 from agentkit_fast.errors import (
     EmptyReply,
     LimitExceeded,
@@ -109,6 +109,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_repeated_exchanges: int
     max_parallel_tools: int
     limits: Limits | None
+    retries: list[RequestRetry]
+    """Requests that failed since the last reply was stored: the next stored reply takes them along."""
     tracer: Any
     span_prefix: str
     events: bool
@@ -336,6 +338,7 @@ class Turn:
                     on_token=plan.on_token,
                     events=plan.events,
                     used_ids=self._used_ids,
+                    retries=plan.retries,
                 )
             finally:
                 yield CloseChat()
@@ -764,15 +767,18 @@ class Turn:
 
     def _said(self, reply: Reply) -> tuple[Entry, ...]:
         """The assistant entry of a reply; none where there is nothing to say."""
-        if not (reply.content.strip() or reply.reasoning or (reply.usage is not None and reply.calls)):
+        retries = tuple(self.plan.retries)
+        known = reply.usage is not None or retries
+        if not (reply.content.strip() or reply.reasoning or (known and reply.calls)):
             return ()
+        self.plan.retries.clear()
         return (
             Entry(
                 id=new_id(),
                 kind=_ASSISTANT,
                 content=reply.content,
                 reasoning=reply.reasoning,
-                usage=_entry_usage(reply.usage, reply.latency_ms),
+                usage=_entry_usage(reply.usage, reply.latency_ms, retries),
             ),
         )
 
@@ -829,12 +835,15 @@ def _result_entry(item: _Call) -> Entry:
     )
 
 
-def _entry_usage(usage: Usage | None, latency_ms: int) -> EntryUsage | None:
+def _entry_usage(
+    usage: Usage | None, latency_ms: int, retries: tuple[RequestRetry, ...]
+) -> EntryUsage | None:
     if usage is None:
-        return None
+        return EntryUsage(latency_ms=latency_ms, retries=retries) if retries else None
     return EntryUsage(
         latency_ms=usage.latency_ms or latency_ms,
         cached=usage.cached_tokens,
         processed=usage.new_prompt_tokens,
         generated=usage.completion_tokens,
+        retries=retries,
     )

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from agentkit_fast.entries import Entry, EntryKind
+from agentkit_fast import model_words
+from agentkit_fast.entries import Entry, EntryKind, EntryUsage, RequestRetry
 from agentkit_fast.messages import Message, StreamChunk, ToolDef
 from agentkit_fast.protocols import TokenCounter
 from agentkit_fast.shaping import PlacedUnit, ShapePolicy, Shaper
@@ -59,6 +60,8 @@ class Round(msgspec.Struct, kw_only=True, frozen=True):
     latency_ms: int = 0
     measured: bool = False
     """The reply carries what it cost; else `cached` and `evaluated` are taken from the windows' common prefix."""
+    retries: tuple[RequestRetry, ...] = ()
+    """Why this was asked again: a reply that could not be used, or requests that failed, and the waits after them."""
 
 
 class _RecordedSummaries:
@@ -108,12 +111,14 @@ def replay(
     rounds: list[Round] = []
     fed = 0
     for number, start in enumerate(_rounds(entries), 1):
-        for entry in entries[fed:start]:
+        new = entries[fed:start]
+        for entry in new:
             store.append(_SESSION, msgspec.structs.replace(entry))
         fed = start
         window = shaper.build(_SESSION, system, tools)
         answer = entries[start]
-        usage = answer.usage
+        usage = answer.usage or EntryUsage()
+        counted = usage.cached + usage.processed + usage.generated > 0
         rounds.append(
             Round(
                 number=number,
@@ -125,14 +130,28 @@ def replay(
                 break_reason=window.break_reason,
                 degraded=window.degraded,
                 folded=sum(info.subsumed_count for info in window.compactions),
-                cached=usage.cached if usage else window.tokens - window.new_tokens,
-                evaluated=usage.processed if usage else window.new_tokens,
-                generated=usage.generated if usage else 0,
-                latency_ms=usage.latency_ms if usage else 0,
-                measured=usage is not None,
+                cached=usage.cached if counted else window.tokens - window.new_tokens,
+                evaluated=usage.processed if counted else window.new_tokens,
+                generated=usage.generated,
+                latency_ms=usage.latency_ms,
+                measured=counted,
+                retries=(*_asked_again(new), *usage.retries),
             )
         )
     return rounds
+
+
+_AGAIN = {
+    model_words.TAG_REPETITION: "the reply before repeated itself",
+    model_words.TAG_EMPTY: "the reply before was empty",
+}
+
+
+def _asked_again(new: Sequence[Entry]) -> Iterator[RequestRetry]:
+    """What the loop's own notices since the last reply say of it."""
+    for entry in new:
+        if entry.kind == EntryKind.notification and (reason := _AGAIN.get(entry.tag)):
+            yield RequestRetry(reason=reason)
 
 
 def _segments(units: Sequence[PlacedUnit], tokens: int, shown: Sequence[Entry]) -> tuple[Segment, ...]:

@@ -15,12 +15,14 @@
 
   var header = make("header");
   header.appendChild(make("h1", "", data.title));
-  var sent = 0, cached = 0, generated = 0, breaks = 0;
+  var sent = 0, cached = 0, generated = 0, breaks = 0, again = 0;
   data.rounds.forEach(function (round) {
     sent += round.evaluated; cached += round.cached; generated += round.generated; if (round.break_reason) breaks += 1;
+    again += round.retries.length;
   });
   header.appendChild(make("p", "totals", number(data.rounds.length) + " requests; prompt tokens evaluated " + number(sent) +
-    ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + " windows did not extend the one before"));
+    ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + " windows did not extend the one before" +
+    (again ? "; asked again " + number(again) + (again === 1 ? " time" : " times") : "")));
   var legend = make("p", "legend");
   Object.keys(names).concat("free").forEach(function (form) {
     var item = make("span");
@@ -77,6 +79,11 @@
     if (round.folded) head.appendChild(make("span", "why", number(round.folded) + " entries folded"));
     if (round.degraded) head.appendChild(make("span", "why", round.degraded));
     box.appendChild(head);
+    round.retries.forEach(function (retry) {
+      var text = "Asked again" + (retry.delay_s ? " after " + number(Math.round(retry.delay_s * 10) / 10) + " s" : "") +
+        (retry.attempt ? " (request " + number(retry.attempt + 1) + ")" : "") + ": " + retry.reason;
+      box.appendChild(make("p", "again", text));
+    });
 
     var whole = Math.max(round.budget, round.tokens, 1);
     var bar = make("div", "bar");

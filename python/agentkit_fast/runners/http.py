@@ -146,7 +146,7 @@ class HttpRunner:
 
         Closing the iterator (from any thread) closes the connection, which stops the server. All is given
         up after `deadline_s` seconds, waits between attempts included. With `tell_retries` an
-        `events.Retrying` comes in the stream before each wait; a `Session` that streams events asks for it.
+        `events.Retrying` comes in the stream before each wait; a `Session` asks for it.
 
         Raises `InputTooLarge` (or `ContextTruncated`), `TruncatedToolCall`, `RetryBudgetExhausted`,
         `StreamInterrupted`, or `RunnerError` with the server's body.
