@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use memchr::{memchr, memchr_iter};
+use memchr::memchr_iter;
 use rustc_hash::FxHashMap;
 
 /// The name of the whole result.
@@ -75,18 +75,22 @@ pub fn capture_slots(result: &str) -> Slots<'_> {
             }
         }
     }
+    let output = if found.is_empty() {
+        Cow::Borrowed(result)
+    } else {
+        let mut output = String::new();
+        push_without_tags(&mut output, result, &found);
+        Cow::Owned(output)
+    };
     Slots {
-        output: without_tags(result, &found),
+        output,
         sections: named,
     }
 }
 
-/// `text` without the tags of `sections`, which are all those that [`sections`] finds in it.
-pub fn without_tags<'t>(text: &'t str, sections: &[Section<'_>]) -> Cow<'t, str> {
-    if sections.is_empty() {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len());
+/// Appends `text` without the tags of `sections`, which are all those that [`sections`] finds in it.
+pub fn push_without_tags(out: &mut String, text: &str, sections: &[Section<'_>]) {
+    out.reserve(text.len());
     let mut done = 0;
     // Ends of the sections that are open, the innermost last.
     let mut open: Vec<Range<usize>> = Vec::new();
@@ -105,7 +109,6 @@ pub fn without_tags<'t>(text: &'t str, sections: &[Section<'_>]) -> Cow<'t, str>
         leave_out(close);
     }
     out.push_str(&text[done..]);
-    Cow::Owned(out)
 }
 
 /// Names of the sections of `text`, sorted, each once.
@@ -121,9 +124,22 @@ pub fn section_names(text: &str) -> Vec<&str> {
 /// What is put in is not expanded again; every other brace stays.
 pub fn expand_slots<'t, V: AsRef<str>>(
     text: &'t str,
-    mut lookup: impl FnMut(&'t str) -> Option<V>,
+    lookup: impl FnMut(&'t str) -> Option<V>,
 ) -> Cow<'t, str> {
     let mut out = String::new();
+    if push_expanded(&mut out, text, lookup) {
+        Cow::Owned(out)
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// Appends what [`expand_slots`] makes of `text`; `false`, and nothing appended, where nothing is replaced.
+pub fn push_expanded<'t, V: AsRef<str>>(
+    out: &mut String,
+    text: &'t str,
+    mut lookup: impl FnMut(&'t str) -> Option<V>,
+) -> bool {
     let mut done = 0;
     for (open, name) in placeholders_at(text) {
         if let Some(value) = lookup(name) {
@@ -136,10 +152,10 @@ pub fn expand_slots<'t, V: AsRef<str>>(
         }
     }
     if done == 0 {
-        return Cow::Borrowed(text);
+        return false;
     }
     out.push_str(&text[done..]);
-    Cow::Owned(out)
+    true
 }
 
 fn placeholders_at(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -191,16 +207,13 @@ fn tags(text: &str) -> Vec<Tag> {
     // Whether every opening tag so far is followed by its own closing tag, as most are.
     let mut plain = true;
     let mut closing = 0;
-    let mut from = 0;
-    while let Some(at) = memchr(b'<', &bytes[from..]) {
-        let start = from + at;
+    // No name holds a `<`, so none of them is passed over.
+    for start in memchr_iter(b'<', bytes) {
         let is_closing = bytes.get(start + 1) == Some(&b'/');
         let name = start + 1 + usize::from(is_closing);
         let length = name_length(&bytes[name..]);
         let end = name + length;
-        from = end.max(start + 1);
         if length > 0 && bytes.get(end) == Some(&b'>') {
-            from = end + 1;
             let place = tags.len();
             if let Some(before) = tags.last_mut().filter(|before| before.closer == OPEN) {
                 if is_closing && before.name(text) == &text[name..end] {
@@ -244,12 +257,23 @@ fn link(text: &str, tags: &mut [Tag], closing: usize) {
     }
 }
 
+/// Bytes that a name may hold.
+const WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_';
+        byte += 1;
+    }
+    table
+};
+
 /// Length of the name at the start of `bytes`: a letter or `_`, then word characters; 0 for none.
 fn name_length(bytes: &[u8]) -> usize {
     match bytes.first() {
-        Some(byte) if byte.is_ascii_alphabetic() || *byte == b'_' => bytes
+        Some(byte) if WORD[usize::from(*byte)] && !byte.is_ascii_digit() => bytes
             .iter()
-            .position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+            .position(|byte| !WORD[usize::from(*byte)])
             .unwrap_or(bytes.len()),
         _ => 0,
     }

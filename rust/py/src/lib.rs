@@ -10,6 +10,7 @@ mod heredoc;
 mod json;
 mod logits;
 mod repetition;
+mod scratch;
 mod shape;
 mod shape_list;
 mod slots;

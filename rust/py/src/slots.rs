@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::rc::Rc;
 
 use agentkit_core::slots as core;
@@ -6,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rustc_hash::FxHashMap;
 
+use crate::scratch::scratch;
 use crate::text_arg::TextArg;
 
 #[pyfunction]
@@ -19,11 +19,14 @@ pub fn capture_slots<'py>(result: TextArg<'_, 'py>) -> PyResult<Bound<'py, PyDic
     for section in &sections {
         slots.set_item(section.name, result.piece(section.text.clone(), ascii)?)?;
     }
-    let output = match core::without_tags(text, &sections) {
-        Cow::Owned(output) => Some(output),
-        Cow::Borrowed(_) => None,
-    };
-    slots.set_item(core::OUTPUT, result.give_back(output.as_deref()))?;
+    if sections.is_empty() {
+        slots.set_item(core::OUTPUT, result.give_back(None))?;
+        return Ok(slots);
+    }
+    scratch(|output| {
+        core::push_without_tags(output, text, &sections);
+        slots.set_item(core::OUTPUT, &*output)
+    })?;
     Ok(slots)
 }
 
@@ -32,26 +35,28 @@ pub fn expand_slots<'py>(
     text: TextArg<'_, 'py>,
     slots: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyString>> {
-    // Each name is looked up in Python once, however often it stands in the text.
-    let mut known: FxHashMap<String, Option<Rc<str>>> = FxHashMap::default();
-    text.try_replace_with(|text| {
-        let mut failed = None;
-        let expanded = core::expand_slots(text, |name| {
-            if let Some(value) = known.get(name) {
-                return value.clone();
-            }
-            let value = look_up(slots, name).unwrap_or_else(|error| {
-                failed.get_or_insert(error);
-                None
-            });
-            known.insert(name.to_owned(), value.clone());
-            value
+    let mut failed = None;
+    let expanded = scratch(|out| {
+        // Each name is looked up in Python once, however often it stands in the text.
+        let mut known: FxHashMap<&str, Option<Rc<str>>> = FxHashMap::default();
+        let changed = core::push_expanded(out, text.as_str(), |name| {
+            known
+                .entry(name)
+                .or_insert_with(|| {
+                    look_up(slots, name).unwrap_or_else(|error| {
+                        failed.get_or_insert(error);
+                        None
+                    })
+                })
+                .clone()
         });
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(expanded),
-        }
-    })
+        changed.then(|| PyString::new(text.py(), out))
+    });
+    match (failed, expanded) {
+        (Some(error), _) => Err(error),
+        (None, Some(expanded)) => Ok(expanded),
+        (None, None) => Ok(text.give_back(None)),
+    }
 }
 
 fn look_up(slots: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Rc<str>>> {

@@ -17,13 +17,13 @@ pub(super) const COUNTING_REPS_CODE: usize = 64;
 /// count: each stays the same or goes on by the same step. Code and data (brackets, quotes, `=`) may
 /// count for [`COUNTING_REPS_CODE`] lines and `short_span` bytes.
 pub(super) fn is_counting(text: &[u8], cycle: &[u8], options: &Options) -> bool {
+    // Most lines that look alike do not count, and three copies show it for less than their kind is told.
+    if !cycle.contains(&NUMBER) || read_copies(text, cycle, 3).counting() < 3 {
+        return false;
+    }
     let Some(kind) = CycleKind::of(cycle) else {
         return false;
     };
-    // Most lists that look alike do not count: a few copies show it.
-    if read_copies(text, cycle, 4).counting() < 4 {
-        return false;
-    }
     let (least_copies, least_span) = match kind {
         CycleKind::Prose => (COUNTING_REPS, COUNTING_SPAN.max(options.min_span)),
         CycleKind::Code => (COUNTING_REPS_CODE, options.short_span),

@@ -126,18 +126,26 @@ pub(super) fn last(text: &[u8], count: usize) -> &[u8] {
 fn common_suffix(text: &[u8], period: usize) -> usize {
     let new = &text[period..];
     let old = &text[..text.len() - period];
-    let mut same = 0;
-    while same + 16 <= new.len() {
-        let (a, b) = (new.len() - same - 16, new.len() - same);
-        if new[a..b] != old[a..b] {
-            break;
-        }
-        same += 16;
+    // Blocks of a fixed length, so that comparing two of them is a few vector instructions.
+    let (mut new_rest, new_blocks) = new.as_rchunks::<16>();
+    let (mut old_rest, old_blocks) = old.as_rchunks::<16>();
+    let blocks = new_blocks
+        .iter()
+        .rev()
+        .zip(old_blocks.iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
+    if let Some(differs) = new_blocks.len().checked_sub(blocks + 1) {
+        new_rest = &new_blocks[differs];
+        old_rest = &old_blocks[differs];
     }
-    while same < new.len() && new[new.len() - 1 - same] == old[old.len() - 1 - same] {
-        same += 1;
-    }
-    same
+    let more = new_rest
+        .iter()
+        .rev()
+        .zip(old_rest.iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
+    blocks * 16 + more
 }
 
 /// The same by a Z-function over the reversed text: linear whatever the text.

@@ -144,13 +144,15 @@ pub fn guard(text: &str) {
         short_span: 60,
     };
     let mut guard = RepetitionGuard::new(options).expect("options");
+    let mut obvious = EveryPeriod::new(options);
     let mut buffer = [0; 4];
     let mut pushed = 0;
     let mut got = None;
     for c in text.chars() {
         pushed += c.len_utf8();
-        got = guard.push(c.encode_utf8(&mut buffer));
-        let want = obvious(&text.as_bytes()[..pushed], &options);
+        let piece = c.encode_utf8(&mut buffer);
+        got = guard.push(piece);
+        let want = obvious.push(piece);
         assert_eq!(got.as_ref().map(|found| (found.period, found.reps)), want);
         if got.is_some() {
             break;
@@ -195,37 +197,63 @@ fn finding_of(found: &Repetition, pushed: &str) {
     );
 }
 
-/// The smallest period by trying each; `Some((period, copies))` where the options ask for a finding.
-fn obvious(text: &[u8], options: &Options) -> Option<(usize, usize)> {
-    let n = text.len();
-    let stretch = |period: usize| {
-        (1..=n - period)
-            .take_while(|back| text[n - back] == text[n - back - period])
-            .count()
-            + period
-    };
-    for period in 1..=options.max_period.min(n.saturating_sub(1)) {
-        let length = stretch(period);
-        let copies = length / period;
-        if copies < options.min_reps || length < 2 * period {
-            continue;
-        }
-        let span = copies * period;
-        let shorter =
-            (1..period).any(|shorter| period.is_multiple_of(shorter) && stretch(shorter) >= length);
-        if shorter {
-            continue;
-        }
-        if span > options.short_span
-            || period >= options.min_period
-                && span >= options.min_span
-                && !ornamental(&text[n - period..])
-                && !wrapped(&text[n - period..], options.min_period)
-        {
-            return Some((period, copies));
+/// What trying every period finds: of each it counts how many of the newest bytes equal those a period before them.
+struct EveryPeriod {
+    options: Options,
+    text: Vec<u8>,
+    /// By period; a byte that differs sets it back to 0.
+    same: Vec<usize>,
+}
+
+impl EveryPeriod {
+    fn new(options: Options) -> Self {
+        Self {
+            options,
+            text: Vec::new(),
+            same: vec![0; options.max_period + 1],
         }
     }
-    None
+
+    /// `Some((period, copies))` of the smallest period that the options ask for.
+    fn push(&mut self, piece: &str) -> Option<(usize, usize)> {
+        for byte in piece.bytes() {
+            let n = self.text.len();
+            for period in 1..=self.options.max_period.min(n) {
+                let equal = self.text[n - period] == byte;
+                self.same[period] = if equal { self.same[period] + 1 } else { 0 };
+            }
+            self.text.push(byte);
+        }
+        (1..self.same.len()).find_map(|period| Some((period, self.copies(period)?)))
+    }
+
+    fn copies(&self, period: usize) -> Option<usize> {
+        let Options {
+            min_period,
+            min_reps,
+            min_span,
+            short_span,
+            ..
+        } = self.options;
+        let length = period + self.same[period];
+        let copies = length / period;
+        let has_shorter = || {
+            (1..period).any(|shorter| {
+                period.is_multiple_of(shorter) && shorter + self.same[shorter] >= length
+            })
+        };
+        if copies < min_reps.max(2) || has_shorter() {
+            return None;
+        }
+        let span = copies * period;
+        let cycle = || &self.text[self.text.len() - period..];
+        let counts = span > short_span
+            || period >= min_period
+                && span >= min_span
+                && !ornamental(cycle())
+                && !wrapped(cycle(), min_period);
+        counts.then_some(copies)
+    }
 }
 
 /// One mark between blanks, or nothing but what rules and frames are drawn with.
