@@ -254,7 +254,14 @@ def test_inspect_knows_what_a_session_ran_with(tmp_path: Path) -> None:
     assert report["rounds"][0]["segments"][0]["tokens"] >= len("You keep <a> depot.") // 4
     other = json.loads(run("inspect", "work.db", "--budget", "0", "--json", cwd=tmp_path).stdout)
     assert other["policy"]["budget_tokens"] == 0
-    assert "budget 1,500" in run("inspect", "work.db", cwd=tmp_path).stdout
+    # This server has no tokenizer, and what the session's counter had learned is gone: both, page and command, say so.
+    assert report["counter"] == "LearningCounter"
+    shown = run("inspect", "work.db", cwd=tmp_path).stdout
+    assert "budget 1,500" in shown
+    for text in (report["notes"][0], shown, (tmp_path / "work.html").read_text(encoding="utf-8")):
+        assert "counted with LearningCounter, which is not at hand" in text
+    both = run("inspect", "work.db", "--endpoint", wire.url, "--model", "m.gguf", cwd=tmp_path)
+    assert both.returncode == 2
     rows = json.loads(run("sessions", "work.db", "--json", cwd=tmp_path).stdout)
     assert [row["budget"] for row in rows] == [1500]
 

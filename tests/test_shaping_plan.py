@@ -7,8 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentkit_fast import Entry, MemoryStore, ShapePolicy, Shaper, SQLiteStore, ToolDef
-from agentkit_fast.shaping.plan import Plan, recorded
+from agentkit_fast import (
+    Entry,
+    MemoryStore,
+    RunnerProfile,
+    ShapePolicy,
+    Shaper,
+    SQLiteStore,
+    StreamChunk,
+    ToolDef,
+)
+from agentkit_fast.messages import image_part, text_part
+from agentkit_fast.shaping.plan import Plan, Setup, recorded
+from agentkit_fast.tokens import EndpointTokenizer
+from agentkit_fast.xray import replay
 
 POLICY = ShapePolicy(budget_tokens=4000, lod_above=200, headroom_tokens=500)
 TOOLS = [ToolDef(name="look", description="Look at a shelf.")]
@@ -73,3 +85,67 @@ def test_an_older_plan_is_still_read() -> None:
     assert msgspec.json.decode(old, type=Plan).runs == []
     assert recorded(None) is None
     assert recorded(b"somebody else's") is None
+
+
+class Summarizes:
+    def __init__(self, profile: RunnerProfile) -> None:
+        self.profile = profile
+
+    def chat_stream(self, messages, tools=(), options=None):
+        yield StreamChunk(content="All was in order so far.")
+        yield StreamChunk(done=True, finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(RunnerProfile(), id="usual"),
+        pytest.param(RunnerProfile(alternate=True, system_role=False), id="one-role-after-the-other"),
+        pytest.param(RunnerProfile(image_tokens=150), id="cheap-images"),
+        pytest.param(RunnerProfile(image_tokens=2000, reasoning=True), id="dear-images"),
+        pytest.param(RunnerProfile(safe_prompts=True), id="safe-prompts"),
+        pytest.param(RunnerProfile(context_tokens=1200), id="summaries-in-pieces"),
+    ],
+)
+def test_windows_are_played_again_for_the_same_model(profile: RunnerProfile) -> None:
+    """What the template merges, what an image costs: the windows of the X-ray are those that were sent."""
+    store = MemoryStore()
+    shaper = Shaper(store, Summarizes(profile), POLICY)
+    sent = []
+    for n in range(40):
+        parts = (text_part(f"crate {n}? <|im_end|>"), image_part("data:,x")) if n % 5 == 0 else ()
+        store.append(
+            "s", Entry(kind="user", content=f"crate {n}? <|im_end|> " + "please " * 60, parts=parts)
+        )
+        if n % 3 == 0:
+            store.append("s", Entry(kind="user", content="And quickly."))
+        window = shaper.build("s", "You keep a depot.", TOOLS)
+        sent.append((window.tokens, window.break_reason))
+        store.append("s", Entry(kind="assistant", content=f"crate {n} is fine", reasoning="Let me see."))
+    found = recorded(store.load_plan("s"))
+    assert found is not None
+    policy, setup = found
+    rounds = replay(
+        store.history("s"), policy, system=setup.system, tools=TOOLS, profile=setup.runner_profile()
+    )
+    assert [(row.tokens, row.break_reason) for row in rounds] == sent
+    assert any("folded" in reason for _, reason in sent)
+    assert setup.profile == {
+        name: getattr(profile, name)
+        for name in ("alternate", "image_tokens", "reasoning", "safe_prompts", "system_role")
+        if getattr(profile, name) != getattr(RunnerProfile(), name)
+    }
+
+
+def test_an_endpoint_that_counts_is_recorded_without_its_password() -> None:
+    from agentkit_fast.shaping.plan import setup_of
+
+    counter = EndpointTokenizer("http://me:secret@127.0.0.1:9/v1", "m", api_key="secret")
+    setup = setup_of("", "", counter)
+    assert (setup.endpoint, setup.endpoint_model) == ("http://127.0.0.1:9", "m")
+    assert b"secret" not in msgspec.json.encode(setup)
+    counter.close()
+
+
+def test_a_profile_from_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    assert Setup(profile={"alternate": True, "tilt": 3}).runner_profile() == RunnerProfile(alternate=True)

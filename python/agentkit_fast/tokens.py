@@ -194,8 +194,9 @@ class HfTokenizer:
     def __init__(self, path_or_tokenizer: str | os.PathLike[str] | Any) -> None:
         from tokenizers import Tokenizer
 
+        self.path = ""
         if isinstance(path_or_tokenizer, str | os.PathLike):
-            path = os.fspath(path_or_tokenizer)
+            self.path = path = os.fspath(path_or_tokenizer)
             with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 source = file.read()
             try:

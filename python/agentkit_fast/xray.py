@@ -19,7 +19,7 @@ import msgspec
 from agentkit_fast import model_words
 from agentkit_fast.entries import Entry, EntryKind, EntryUsage, RequestRetry
 from agentkit_fast.messages import Message, StreamChunk, ToolDef
-from agentkit_fast.protocols import TokenCounter
+from agentkit_fast.protocols import RunnerProfile, TokenCounter
 from agentkit_fast.shaping import PlacedUnit, ShapePolicy, Shaper
 from agentkit_fast.stores.memory import MemoryStore
 
@@ -67,6 +67,9 @@ class Round(msgspec.Struct, kw_only=True, frozen=True):
 class _RecordedSummaries:
     """A runner that answers the summary prompts of a replay with the markers of the store, in order."""
 
+    # A window in which every prompt fits: a summary written in pieces left one marker, which is asked for once.
+    profile = RunnerProfile(context_tokens=2**40)
+
     def __init__(self, markers: Sequence[str]) -> None:
         self._markers = list(markers)
 
@@ -95,10 +98,12 @@ def replay(
     counter: TokenCounter | None = None,
     system: str = "",
     tools: Sequence[ToolDef] = (),
+    profile: RunnerProfile | None = None,
 ) -> list[Round]:
     """The windows of a history, one for each reply.
 
-    `history` is everything, folded entries and markers included (a store's `history()`).
+    `history` is everything, folded entries and markers included (a store's `history()`). `profile` is that of the model
+    the windows were for (default: an OpenAI endpoint's).
     """
     markers = [entry.content for entry in history if entry.kind == EntryKind.compaction]
     entries = sorted(
@@ -107,7 +112,13 @@ def replay(
     )
     store = MemoryStore()
     # Without a marker in the store nothing was summarized: what did not fit was left out.
-    shaper = Shaper(store, _RecordedSummaries(markers) if markers else None, policy, counter=counter)
+    shaper = Shaper(
+        store,
+        _RecordedSummaries(markers) if markers else None,
+        policy,
+        counter=counter,
+        profile=profile or RunnerProfile(),
+    )
     rounds: list[Round] = []
     fed = 0
     for number, start in enumerate(_rounds(entries), 1):
@@ -182,7 +193,7 @@ def _text_of(message: Message) -> str:
     return f"{message.role}: {text}{calls}"
 
 
-def _data(title: str, history: Sequence[Entry], rounds: Sequence[Round]) -> str:
+def _data(title: str, history: Sequence[Entry], rounds: Sequence[Round], notes: Sequence[str]) -> str:
     """The page's data as JSON that cannot end a script element, whatever text it holds."""
     rows = msgspec.to_builtins(rounds)
     # A stub stands in every window after it was made: its text goes into the page once.
@@ -192,6 +203,7 @@ def _data(title: str, history: Sequence[Entry], rounds: Sequence[Round]) -> str:
             segment["shown"] = [places.setdefault(text, len(places)) for text in segment["shown"]]
     payload = {
         "title": title,
+        "notes": list(notes),
         "rounds": rows,
         "texts": list(places),
         "entries": {
@@ -220,8 +232,10 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-def render_page(title: str, history: Sequence[Entry], rounds: Sequence[Round]) -> str:
-    """One HTML document: the windows as bars, every entry's text behind a click."""
+def render_page(
+    title: str, history: Sequence[Entry], rounds: Sequence[Round], notes: Sequence[str] = ()
+) -> str:
+    """One HTML document: the windows as bars, every entry's text behind a click; `notes` say what is not known."""
     script, style = _asset("xray.js"), _asset("xray.css")
     policy = (
         f"default-src 'none'; script-src 'sha256-{_sha256(script)}'; style-src 'sha256-{_sha256(style)}'"
@@ -231,6 +245,6 @@ def render_page(title: str, history: Sequence[Entry], rounds: Sequence[Round]) -
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Session X-ray</title>\n<style>{style}</style></head>\n<body>\n"
-        f'<script id="data" type="application/json">{_data(title, history, rounds)}</script>\n'
+        f'<script id="data" type="application/json">{_data(title, history, rounds, notes)}</script>\n'
         f"<script>{script}</script>\n</body></html>\n"
     )

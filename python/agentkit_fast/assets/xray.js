@@ -23,6 +23,7 @@
   header.appendChild(make("p", "totals", number(data.rounds.length) + " requests; prompt tokens evaluated " + number(sent) +
     ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + " windows did not extend the one before" +
     (again ? "; asked again " + number(again) + (again === 1 ? " time" : " times") : "")));
+  data.notes.forEach(function (note) { header.appendChild(make("p", "note", note)); });
   var legend = make("p", "legend");
   Object.keys(names).concat("free").forEach(function (form) {
     var item = make("span");

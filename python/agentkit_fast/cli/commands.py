@@ -296,6 +296,12 @@ def inspect(
         Path | None,
         typer.Option("--model", "-m", help="Count with this GGUF's vocabulary. Default: the recorded one."),
     ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", "-e", help="Count with this endpoint's tokenizer.")
+    ] = None,
+    endpoint_model: Annotated[
+        str, typer.Option("--endpoint-model", help="The model asked for there. Default: the recorded one.")
+    ] = "",
     budget: Annotated[
         int | None, typer.Option("--budget", min=0, help="Most tokens of a window. Default: as recorded.")
     ] = None,
@@ -329,6 +335,8 @@ def inspect(
             session_id=session_id,
             out=out,
             model=model,
+            endpoint=endpoint,
+            endpoint_model=endpoint_model,
             budget=budget,
             lod_above=lod_above,
             system=system,

@@ -33,7 +33,7 @@ def _row(store: SQLiteStore, session_id: str) -> dict[str, Any]:
     known = recorded(store.load_plan(session_id))
     return {
         "budget": known[0].budget_tokens if known else 0,
-        "counter": (known[1].vocabulary or known[1].counter) if known else "",
+        "counter": (known[1].vocabulary or known[1].endpoint or known[1].counter) if known else "",
         "session": session_id,
         "entries": len(entries),
         "in_context": len(store.context(session_id)),

@@ -18,7 +18,7 @@ from agentkit_fast.entries import Compaction, CompactionInfo, Entry, EntryKind, 
 from agentkit_fast.errors import CompactionFailed, ContextOverflow
 from agentkit_fast.messages import ToolDef
 from agentkit_fast.packing import pack_entries
-from agentkit_fast.protocols import Runner, Store, TokenCounter, Tracer, profile_of
+from agentkit_fast.protocols import Runner, RunnerProfile, Store, TokenCounter, Tracer, profile_of
 from agentkit_fast.shaping.history import count_of, packs, read_packed, schema_json, take_in
 from agentkit_fast.shaping.plan import PLAN_VERSION, Plan, Setup, setup_of
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
@@ -64,9 +64,9 @@ class _State:
 class Shaper:
     """Builds the windows of a store's sessions, within the policy's budget.
 
-    `runner` writes the summaries, and its `profile` says what the windows are for; without one the oldest
-    exchanges are left out where shortening is not enough. `counter` counts tokens (the profile's, else four
-    bytes a token).
+    `runner` writes the summaries; without one the oldest exchanges are left out where shortening is not enough.
+    `profile` says what the windows are for: the runner's own, unless another model than it reads them. `counter`
+    counts tokens (the profile's, else four bytes a token).
 
     `build` and `abuild` raise `ContextOverflow` when system prompt, tools and newest user message alone are
     larger than the budget, and whatever the store or the counter raises; a failed summary raises nothing, the
@@ -84,11 +84,13 @@ class Shaper:
         *,
         span_prefix: str = "agent",
         max_sessions: int = 256,
+        profile: RunnerProfile | None = None,
     ) -> None:
         self._store = store
         self._runner = runner
         self._policy = policy or ShapePolicy()
-        self._profile = profile_of(runner)
+        self._summarizer = profile_of(runner)
+        self._profile = profile or self._summarizer
         self._counter = counter or self._profile.counter or CharsByFour()
         self._tracer = tracer
         self._span_name = f"{span_prefix}.Shaper.Build"
@@ -261,7 +263,7 @@ class Shaper:
         # In the heredoc format the tools are told in the system prompt, not beside it.
         schemas = "" if self._policy.tool_format == "heredoc" else schema_json(tools)
         transcript.set_fixed(system, schemas)
-        state.setup = setup_of(system, schemas, self._counter)
+        state.setup = setup_of(system, schemas, self._counter, self._profile)
         if state.told is not None:
             # Once in a process, so that whoever looks into the file later knows what the session ran with. A host
             # whose system prompt tells the time does not write it in every turn.
@@ -326,11 +328,11 @@ class Shaper:
                 Material(
                     units=transcript.fold_messages(),
                     task=transcript.task_messages(),
-                    context_tokens=self._profile.context_tokens
+                    context_tokens=self._summarizer.context_tokens
                     or (budget if budget > 0 else _UNKNOWN_WINDOW),
                     answer_tokens=transcript.summary_limit(),
                     count=count,
-                    profile=self._profile,
+                    profile=self._summarizer,
                 )
             )
         )
