@@ -80,6 +80,10 @@ def beside(task: str, ours: str, peers: dict[str, str], here: str = "{ours}") ->
     return Row(task, benches, (here, "; ".join(words), ratios))
 
 
+def in_rust(task: str, ours: str, peers: dict[str, str]) -> Row:
+    return beside(task, ours, peers, "{ours} ({ours#MB/s} MB/s)")
+
+
 USUAL = ("task", "here", "beside it", "ratio")
 TEXT, CALLS, SHAPING = "test_text.py::", "test_heredoc.py::", "test_shaping.py::"
 
@@ -268,50 +272,59 @@ TABLES = (
         "core",
         ("the Rust core by itself", "here", "beside it, in Rust", "ratio"),
         (
-            beside(
+            in_rust(
                 "neutralize, 1 MiB without tokens",
                 "criterion::neutralize/clean",
                 {
                     "`str::replace` of one token {}": "criterion::neutralize/clean, twin: str::replace of one token"
                 },
             ),
-            beside(
+            in_rust(
                 "neutralize, 1 MiB full of tokens",
                 "criterion::neutralize/dirty",
                 {
                     "`str::replace` of one token {}": "criterion::neutralize/dirty, twin: str::replace of one token"
                 },
             ),
-            beside(
+            in_rust(
                 "repetition guard, 1 MiB of source",
                 "criterion::repetition/source, one delta",
                 {"every period tried {}": "criterion::repetition/source, twin: every period tried"},
             ),
-            beside(
+            in_rust(
                 "capture 2,000 sections",
                 "criterion::slots/capture",
                 {"a search for each tag {}": "criterion::slots/capture, twin: a search for each tag"},
             ),
-            beside(
+            in_rust(
                 "expand 2,000 placeholders",
                 "criterion::slots/expand",
                 {
                     "`str::replace` of one name {}": "criterion::slots/expand, twin: str::replace of one name"
                 },
             ),
-            beside(
+            in_rust(
                 "tight text of 8,000 rows",
                 "criterion::tight/encode",
                 {"`serde_json` reads and writes {}": "criterion::tight/twin: serde_json reads and writes"},
             ),
-            beside(
+            in_rust(
+                "parse a call with a body of 115 KB",
+                "criterion::heredoc/parse_tool_calls, 115 kB body",
+                {
+                    "`serde_json` reads the same as strict JSON {}": (
+                        "criterion::heredoc/twin: serde_json reads the strict 115 kB"
+                    )
+                },
+            ),
+            in_rust(
                 "check strict arguments of 115 KB",
                 "criterion::heredoc/check_arguments, strict 115 kB",
                 {
                     "`serde_json` reads them {}": "criterion::heredoc/twin: serde_json reads the strict 115 kB"
                 },
             ),
-            beside(
+            in_rust(
                 "repair 1,000 loose rows",
                 "criterion::heredoc/repair_json, loose rows",
                 {
@@ -407,8 +420,10 @@ def from_criterion(folder: Path) -> Iterator[tuple[str, Figure]]:
         median = estimates["median"]["point_estimate"] / 1e9
         day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
         name = f"criterion::{about['group_id']}/{about['function_id']}"
+        size = (about["throughput"] or {}).get("Bytes")
+        extra = {} if size is None else {"MB/s": round(size / 1e6 / median)}
         # Criterion writes no shortest time.
-        yield name, Figure(median, median, {}, machine, day, "wall clock")
+        yield name, Figure(median, median, extra, machine, day, "wall clock")
 
 
 def rows_of(text: str) -> dict[str, str]:
