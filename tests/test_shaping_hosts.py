@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import warnings
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 langchain = pytest.importorskip("langchain_core.messages")
 
 from agentkit_fast.errors import ContextOverflow  # noqa: E402
-from agentkit_fast.hosts.langchain import trim_messages  # noqa: E402
+from agentkit_fast.hosts.langchain import shaping_middleware, trim_messages  # noqa: E402
 from agentkit_fast.shaping import ShapePolicy  # noqa: E402
 
 
@@ -193,6 +194,56 @@ def test_langgraph_pre_model_hook() -> None:
         agent = prebuilt.create_react_agent(model, [], pre_model_hook=pre_model_hook)
     result = agent.invoke({"messages": talk(20)})
     assert result["messages"][-1].content == "fine"
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("system", ["You keep a depot.", None], ids=["system", "no-system"])
+def test_langchain_agent_middleware(how: str, system: str | None) -> None:
+    """The recipe of docs/hosts.md: a loop of sixty tool rounds in `create_agent`, each request within the budget."""
+    agents = pytest.importorskip("langchain.agents")
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.tools import tool
+
+    count = importlib.import_module("langchain_core.messages.utils").count_tokens_approximately
+    seen: list[list[Any]] = []
+
+    class Scripted(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **more: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *rest: Any, **more: Any) -> Any:
+            seen.append(list(messages))
+            return super()._generate(messages, *rest, **more)
+
+    @tool
+    def bay(n: int) -> str:
+        """Look into a bay."""
+        return f"bay {n}: " + "box " * 60
+
+    def replies() -> Any:
+        for n in range(60):
+            call = {"name": "bay", "args": {"n": n}, "id": f"c{n}", "type": "tool_call"}
+            yield langchain.AIMessage("", tool_calls=[call])
+        yield langchain.AIMessage("all checked")
+
+    agent = agents.create_agent(
+        Scripted(messages=replies()),
+        [bay],
+        system_prompt=system,
+        middleware=[shaping_middleware(max_tokens=900)],
+    )
+    given = {"messages": [("user", "Check the bays.")]}
+    config = {"recursion_limit": 400}
+    result = agent.invoke(given, config) if how == "invoke" else asyncio.run(agent.ainvoke(given, config))
+    assert result["messages"][-1].content == "all checked"
+    assert len(result["messages"]) == 122, "the state keeps all"
+    assert len(seen) == 61
+    for messages in seen:
+        check_pairs(messages)
+        assert count(messages) <= 900
+        assert [m.content for m in messages if m.type == "system"] == ([system] if system else [])
+        assert any(message.content == "Check the bays." for message in messages)
+    assert len(seen[-1]) < 30
 
 
 def test_pydantic_ai_history_processor() -> None:

@@ -1,4 +1,4 @@
-"""`trim_messages` with LangChain's arguments and message objects, and windows that stay valid.
+"""`trim_messages` with LangChain's arguments and messages, and windows that stay valid; a middleware for its agents.
 
 Change `from langchain_core.messages import trim_messages` to
 `from agentkit_fast.hosts.langchain import trim_messages`; nothing else.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from agentkit_fast.errors import ContextOverflow
 from agentkit_fast.protocols import TokenCounter
 from agentkit_fast.shaping import ShapePolicy, shape_messages
 
-__all__ = ["trim_messages"]
+__all__ = ["shaping_middleware", "trim_messages"]
 
 _PLACE = "agentkit_place"
 
@@ -125,6 +125,38 @@ def trim_messages(
             body.pop(0)
         result = head + body
     return result
+
+
+def shaping_middleware(
+    *,
+    max_tokens: int,
+    token_counter: Any = "approximate",  # noqa: S107 tokens of text, no password
+    policy: ShapePolicy | None = None,
+) -> Any:
+    """A middleware for `langchain.agents.create_agent`: each call of the model sees a window of `max_tokens`.
+
+    The agent's own state keeps every message. The system prompt counts, the tools' schemas do not: leave them room.
+    `token_counter` and `policy` as for `trim_messages`. Needs the `langchain` package; serves `invoke` and `ainvoke`.
+    """
+    base: Any = importlib.import_module("langchain.agents.middleware").AgentMiddleware
+
+    def shaped(request: Any) -> Any:
+        system = [] if request.system_message is None else [request.system_message]
+        shown = trim_messages(
+            [*system, *request.messages], max_tokens=max_tokens, token_counter=token_counter, policy=policy
+        )
+        if not system:
+            return request.override(messages=shown)
+        return request.override(system_message=shown[0], messages=shown[1:])
+
+    class ShapingMiddleware(base):  # type: ignore[misc]  # known at run time only
+        def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+            return handler(shaped(request))
+
+        async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+            return await handler(shaped(request))
+
+    return ShapingMiddleware()
 
 
 def _is(message: Any, kinds: Any) -> bool:
