@@ -2,7 +2,9 @@
 
     python scripts/xray_example.py OUT.html [--from REQUEST]
 
-A picture of it: chromium --headless --window-size=1100,900 --screenshot=docs/xray.png OUT.html   (with --from 61)
+A picture of it (with --from 61):
+
+    chromium --headless --hide-scrollbars --window-size=1100,900 --screenshot=docs/xray.png OUT.html
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@
     return node;
   }
   function number(value) { return value.toLocaleString("en"); }
+  function took(ms) { return ms < 10000 ? number(ms) + " ms" : number(Math.round(ms / 100) / 10) + " s"; }
   function when(ns) { return ns > 0 ? new Date(ns / 1e6).toISOString().replace("T", " ").slice(0, 19) : ""; }
 
   var header = make("header");
@@ -21,7 +22,7 @@
     again += round.retries.length;
   });
   header.appendChild(make("p", "totals", number(data.rounds.length) + " requests; prompt tokens evaluated " + number(sent) +
-    ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + " windows did not extend the one before" +
+    ", from the cache " + number(cached) + ", generated " + number(generated) + "; " + breaks + (breaks === 1 ? " window" : " windows") + " did not extend the one before" +
     (again ? "; asked again " + number(again) + (again === 1 ? " time" : " times") : "")));
   data.notes.forEach(function (note) { header.appendChild(make("p", "note", note)); });
   var legend = make("p", "legend");
@@ -29,6 +30,13 @@
     var item = make("span");
     item.appendChild(make("i", "swatch " + form));
     item.appendChild(document.createTextNode(names[form] || "free"));
+    legend.appendChild(item);
+  });
+  // The thin line under each bar.
+  [["cached", "prompt from the cache"], ["evaluated", "prompt evaluated"]].forEach(function (what) {
+    var item = make("span");
+    item.appendChild(make("i", "swatch thin " + what[0]));
+    item.appendChild(document.createTextNode(what[1]));
     legend.appendChild(item);
   });
   header.appendChild(legend);
@@ -75,7 +83,7 @@
     head.appendChild(make("b", "", "Request " + round.number));
     head.appendChild(make("span", "facts", [number(round.tokens) + (round.budget > 0 ? " of " + number(round.budget) : "") + " tokens",
       "evaluated " + number(round.evaluated) + (round.measured ? "" : " (estimated)"), "cached " + number(round.cached),
-      "generated " + number(round.generated), round.latency_ms ? number(round.latency_ms) + " ms" : "", when(round.at)].filter(Boolean).join(" · ")));
+      "generated " + number(round.generated), round.latency_ms ? took(round.latency_ms) : "", when(round.at)].filter(Boolean).join(" · ")));
     if (round.break_reason && round.number > 1) head.appendChild(make("span", "why", round.break_reason));
     if (round.folded) head.appendChild(make("span", "why", number(round.folded) + " entries folded"));
     if (round.degraded) head.appendChild(make("span", "why", round.degraded));
