@@ -10,6 +10,10 @@ use serde_json::Value;
 
 /// Characters of a text where a property tries every cut, or every period.
 const SHORT: usize = 200;
+/// Characters of a loop that is looked at after each: its limits are told in tens of bytes.
+const LOOP: usize = 100;
+/// Bytes of a loop under the usual limits, the widest of which is 4 KiB.
+const LONG: usize = 5_200;
 
 fn text(data: &[u8]) -> String {
     String::from_utf8_lossy(data).into_owned()
@@ -47,22 +51,21 @@ pub fn special_tokens(data: &[u8]) {
     properties::finding(&tokens, &text);
 }
 
-/// The first byte tells how often the text behind it stands there, so that loops are common.
+/// The first byte tells how often the text behind it stands there, so that loops are common, and which property is tried.
 pub fn repetition(data: &[u8]) {
-    let Some((copies, rest)) = data.split_first() else {
+    let Some((first, rest)) = data.split_first() else {
         return;
     };
-    properties::guard(
-        &short(rest)
-            .repeat(1 + usize::from(*copies) % 8)
-            .chars()
-            .take(SHORT)
-            .collect::<String>(),
-    );
-    let (sizes, rest) = sizes_and_rest(rest);
-    let unit = text(rest);
-    let long = unit.repeat(1 + usize::from(*copies).min(8_000 / unit.len().max(1)));
-    properties::guard_in_pieces(&long, &sizes);
+    let copies = usize::from(*first / 2);
+    if first % 2 == 0 {
+        let looped = short(rest).repeat(1 + copies % 8);
+        properties::guard(&looped.chars().take(LOOP).collect::<String>());
+    } else {
+        let (sizes, rest) = sizes_and_rest(rest);
+        let unit = text(rest);
+        let long = unit.repeat(1 + copies.min(LONG / unit.len().max(1)));
+        properties::guard_in_pieces(&long, &sizes);
+    }
 }
 
 pub fn slots(data: &[u8]) {
