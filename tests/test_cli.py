@@ -160,9 +160,10 @@ def test_a_reply_cut_by_the_limit_is_said() -> None:
     cut = servers.says("Half of a sent", finish="length")
     with servers.WireServer(cut, cut) as wire:
         plain = run("run", "hi", "--endpoint", wire.url, "--format", "native", "--max-tokens", "4")
-        report = json.loads(run("run", "hi", "--endpoint", wire.url, "--format", "native", "--json").stdout)
+        machine = run("run", "hi", "--endpoint", wire.url, "--format", "native", "--json")
     assert "cut at 4 tokens" in plain.stdout
-    assert report["stop_reason"] == "length"
+    assert json.loads(machine.stdout)["stop_reason"] == "length"
+    assert (plain.returncode, machine.returncode) == (1, 1)
 
 
 def test_bench_compares(tmp_path: Path) -> None:

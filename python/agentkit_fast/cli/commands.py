@@ -142,6 +142,9 @@ def run(
 ) -> None:
     """Do one task and leave. Every tool call asks first, unless --yes.
 
+    Exit code 0: the model came to an end. 1: its reply was cut (--max-tokens, or the end of its window). 2: an option,
+    the model or the endpoint could not be used. 130: stopped by Ctrl-C.
+
     Examples:
 
         agentkit-fast run "What is in these files?" --tools read:. --yes

@@ -170,7 +170,7 @@ def _one_turn(session: Session, text: str, show: Callable[[Event], None]) -> Any
 
 
 def run_task(task: str, options: TalkOptions, *, json_output: bool) -> int:
-    """One turn for `task` (`-`: from standard input); 0 when the model gave a final reply."""
+    """One turn for `task` (`-`: from standard input); 0 when the model came to an end, 1 when its reply was cut."""
     console = Console(quiet=json_output, highlight=False)
     if task == "-":
         task = sys.stdin.buffer.read().decode("utf-8", "replace")
@@ -205,7 +205,7 @@ def run_task(task: str, options: TalkOptions, *, json_output: bool) -> int:
     else:
         _end_line(console, result, options)
         _usage_line(console, result)
-    return 0
+    return 1 if result.stop_reason in ("length", "limit") else 0
 
 
 _ENDS = {
