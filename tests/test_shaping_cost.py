@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +83,41 @@ def test_a_stub_is_counted_once(always_lod: bool) -> None:
     stubs = [count for text, count in counter.texts.items() if text.startswith("[shortened")]
     assert len(stubs) >= 150
     assert max(stubs) == 1
+
+
+HELD = """
+import re
+from pathlib import Path
+from agentkit_fast.entries import Entry
+from agentkit_fast.shaping import ShapePolicy, Shaper
+from agentkit_fast.stores.memory import MemoryStore
+
+def peak():
+    # Not `ru_maxrss`: that also knows the process this one was started from.
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+store = MemoryStore()
+shaper = Shaper(store, None, ShapePolicy(budget_tokens=10**8))
+store.append("other", Entry(kind="user", content="x"))
+shaper.build("other")
+before = peak()
+for n in range(25_000):
+    call = {"tool_call_id": f"c{n}", "tool_name": "read"}
+    store.append_many("s", [
+        Entry(kind="user", content=f"question {n} about the thing " * 8),
+        Entry(kind="assistant", content=f"looking at it {n} " * 6),
+        Entry(kind="tool_call", content=f'{{"path":"/a/b/c{n}","n":{n}}}', **call),
+        Entry(kind="tool_result", content=f"line of text of result {n} " * 20, **call),
+    ])
+window = shaper.build("s", "sys")
+print(len(window), peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
+def test_100_000_entries_take_less_than_200_mb() -> None:
+    """Store, transcript and window together, at their highest, in a process of their own."""
+    run = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
+    messages, grown = map(int, run.stdout.split())
+    assert messages == 75_001
+    assert 20_000_000 < grown < 200_000_000  # the texts alone are over 20 MB

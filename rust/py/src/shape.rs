@@ -9,6 +9,7 @@ use agentkit_core::shape::transcript::{Built, Ingest, Transcript as CoreTranscri
 use agentkit_core::shape::unit::Level;
 use agentkit_core::shape::wire::{CharsByFour, Counter};
 use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -388,16 +389,23 @@ impl WindowHandle {
     }
 
     fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.0.window.with_json(|pieces| {
-            let size = pieces.iter().map(|piece| piece.len()).sum();
-            PyBytes::new_with(py, size, |mut out| {
-                for piece in pieces {
-                    let (here, rest) = out.split_at_mut(piece.len());
-                    here.copy_from_slice(piece);
-                    out = rest;
-                }
-                Ok(())
-            })
-        })
+        self.0.window.with_json(|pieces| joined(py, pieces))
+    }
+}
+
+/// One bytes object of all pieces, written once: `PyBytes::new_with` would fill it with zeros before.
+fn joined<'py>(py: Python<'py>, pieces: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+    let size: usize = pieces.iter().map(|piece| piece.len()).sum();
+    // SAFETY: the object is new and nobody else has it, so that its bytes may be written; it has `size` of them,
+    // and the pieces fill them all.
+    unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), isize::try_from(size)?);
+        let made = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>();
+        let mut at = ffi::PyBytes_AsString(made.as_ptr()).cast::<u8>();
+        for piece in pieces {
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), at, piece.len());
+            at = at.add(piece.len());
+        }
+        Ok(made)
     }
 }

@@ -106,6 +106,27 @@ enum Value<'a> {
     Other,
 }
 
+/// The text as it is where it is UTF-8, else with replacement characters.
+#[inline]
+fn checked(bytes: &[u8]) -> Cow<'_, str> {
+    // The plain check is several times faster than the lossy one, and nearly always enough.
+    match simdutf8::basic::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
+    }
+}
+
+fn kind_of(name: &[u8]) -> Kind {
+    match name {
+        b"user" => Kind::User,
+        b"assistant" => Kind::Assistant,
+        b"tool_call" => Kind::Call,
+        b"tool_result" => Kind::Result,
+        b"compaction" => Kind::Marker,
+        _ => Kind::Notice,
+    }
+}
+
 impl<'a> Reader<'a> {
     fn error<T>(&self, what: &str) -> Result<T, DecodeError> {
         Err(DecodeError(format!(
@@ -136,12 +157,23 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self, len: usize) -> Result<Value<'a>, DecodeError> {
-        let bytes = self.take(len)?;
-        // The plain check is several times faster than the lossy one, and nearly always enough.
-        Ok(Value::Text(match std::str::from_utf8(bytes) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => String::from_utf8_lossy(bytes),
-        }))
+        Ok(Value::Text(checked(self.take(len)?)))
+    }
+
+    /// The bytes of the string that comes next, where it is one of less than 64 KiB and all there. Nearly every
+    /// field is; all others are for `value`.
+    #[inline]
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let rest = self.bytes.get(self.at..)?;
+        let (head, len) = match *rest {
+            [tag @ 0xa0..=0xbf, ..] => (1, usize::from(tag & 0x1f)),
+            [0xd9, len, ..] => (2, usize::from(len)),
+            [0xda, high, low, ..] => (3, usize::from(u16::from_be_bytes([high, low]))),
+            _ => return None,
+        };
+        let text = rest.get(head..head + len)?;
+        self.at += head + len;
+        Some(text)
     }
 
     fn value(&mut self) -> Result<Value<'a>, DecodeError> {
@@ -233,9 +265,8 @@ impl<'a> Reader<'a> {
 
     /// A field's name; only compared, so it need not be checked to be UTF-8.
     fn name(&mut self) -> Result<&'a [u8], DecodeError> {
-        if let Some(tag @ 0xa0..=0xbf) = self.bytes.get(self.at).copied() {
-            self.at += 1;
-            return self.take(usize::from(tag & 0x1f));
+        if let Some(name) = self.short() {
+            return Ok(name);
         }
         let value = self.value()?;
         self.skip_rest(&value, 0)?;
@@ -245,7 +276,17 @@ impl<'a> Reader<'a> {
         })
     }
 
+    #[inline]
     fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
+        match self.short() {
+            Some(bytes) => Ok(checked(bytes)),
+            None => self.any_string(),
+        }
+    }
+
+    /// Of any length, or something else where text belongs.
+    #[cold]
+    fn any_string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         let value = self.value()?;
         self.skip_rest(&value, 0)?;
         Ok(match value {
@@ -253,6 +294,45 @@ impl<'a> Reader<'a> {
             Value::Int(number) => Cow::Owned(number.to_string()),
             _ => Cow::Borrowed(""),
         })
+    }
+
+    /// Goes past `name` where it comes next.
+    #[inline]
+    fn follows<const LEN: usize>(&mut self, name: &[u8; LEN]) -> bool {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let found = rest.first_chunk::<LEN>() == Some(name);
+        if found {
+            self.at += LEN;
+        }
+        found
+    }
+
+    /// The kind, and its name where it is none of ours.
+    #[inline]
+    fn kind(&mut self) -> Result<(Kind, Cow<'a, str>), DecodeError> {
+        let begun = self.at;
+        let kind = self.short().map_or(Kind::Notice, kind_of);
+        if kind != Kind::Notice {
+            return Ok((kind, Cow::Borrowed("")));
+        }
+        self.at = begun;
+        let name = self.string()?;
+        Ok((kind_of(name.as_bytes()), name))
+    }
+
+    /// Nanoseconds come as eight bytes.
+    #[inline]
+    fn time(&mut self) -> Result<i64, DecodeError> {
+        if let Some([0xcf, digits @ ..]) = self.bytes.get(self.at..)
+            && let Some(digits) = digits.first_chunk::<8>()
+        {
+            self.at += 9;
+            return Ok(i64::try_from(u64::from_be_bytes(*digits)).unwrap_or(i64::MAX));
+        }
+        match self.value()? {
+            Value::Int(at) => Ok(at),
+            other => self.skip_rest(&other, 0).map(|()| 0),
+        }
     }
 
     fn record(&mut self) -> Result<Record<'a>, DecodeError> {
@@ -267,37 +347,60 @@ impl<'a> Reader<'a> {
             tag: Cow::Borrowed(""),
             created_at: 0,
         };
-        let mut kind = Cow::Borrowed("");
-        let Value::Map(fields) = self.value()? else {
-            return self.error("an entry was expected");
+        let mut other_kind = Cow::Borrowed("");
+        let fields = match self.bytes.get(self.at) {
+            Some(tag @ 0x80..=0x8f) => {
+                self.at += 1;
+                usize::from(tag & 0x0f)
+            }
+            _ => match self.value()? {
+                Value::Map(fields) => fields,
+                _ => return self.error("an entry was expected"),
+            },
         };
-        for _ in 0..fields {
+        // msgspec writes the fields in the struct's order and leaves out what is empty: these one after another
+        // are all of nearly every entry, and comparing a name is cheaper than looking for it.
+        let mut left = fields;
+        if left > 0 && self.follows(b"\xa2id") {
+            record.id = self.string()?;
+            left -= 1;
+        }
+        if left > 0 && self.follows(b"\xa4kind") {
+            (record.kind, other_kind) = self.kind()?;
+            left -= 1;
+        }
+        if left > 0 && self.follows(b"\xa7content") {
+            record.content = self.string()?;
+            left -= 1;
+        }
+        if left > 0 && self.follows(b"\xactool_call_id") {
+            record.call_id = self.string()?;
+            left -= 1;
+        }
+        if left > 0 && self.follows(b"\xa9tool_name") {
+            record.tool_name = self.string()?;
+            left -= 1;
+        }
+        if left > 0 && self.follows(b"\xaacreated_at") {
+            record.created_at = self.time()?;
+            left -= 1;
+        }
+        for _ in 0..left {
             match self.name()? {
                 b"id" => record.id = self.string()?,
-                b"kind" => kind = self.string()?,
+                b"kind" => (record.kind, other_kind) = self.kind()?,
                 b"content" => record.content = self.string()?,
                 b"parts" => record.parts = self.parts()?,
                 b"reasoning" => record.reasoning = self.string()?,
                 b"tool_call_id" => record.call_id = self.string()?,
                 b"tool_name" => record.tool_name = self.string()?,
                 b"tag" => record.tag = self.string()?,
-                b"created_at" => match self.value()? {
-                    Value::Int(at) => record.created_at = at,
-                    other => self.skip_rest(&other, 0)?,
-                },
+                b"created_at" => record.created_at = self.time()?,
                 _ => self.skip(0)?,
             }
         }
-        record.kind = match &*kind {
-            "user" => Kind::User,
-            "assistant" => Kind::Assistant,
-            "tool_call" => Kind::Call,
-            "tool_result" => Kind::Result,
-            "compaction" => Kind::Marker,
-            _ => Kind::Notice,
-        };
         if record.kind == Kind::Notice && record.tag.is_empty() {
-            record.tag = kind;
+            record.tag = other_kind;
         }
         Ok(record)
     }
@@ -350,6 +453,50 @@ mod tests {
         assert_eq!(records[0].kind, Kind::Notice);
         assert_eq!(records[0].tag, "odd");
         assert_eq!(records[0].created_at, 300);
+    }
+
+    #[test]
+    fn fields_are_read_in_any_order_and_the_last_of_one_name_counts() {
+        let fields: [(&[u8], &[u8]); 7] = [
+            (b"\xa2id", b"\xa1a"),
+            (b"\xa4kind", b"\xa9tool_call"),
+            (b"\xa7content", b"\xd9\x02{}"),
+            (b"\xactool_call_id", b"\xda\x00\x01k"),
+            (b"\xa9tool_name", b"\xdb\x00\x00\x00\x04look"),
+            (b"\xaacreated_at", b"\xcf\x00\x00\x00\x00\x00\x00\x01\x2c"),
+            (b"\xa3tag", b"\x07"),
+        ];
+        for first in 0..fields.len() {
+            for backwards in [false, true] {
+                let mut bytes = b"\x91\x88".to_vec();
+                // Its value is overwritten by the one that comes later.
+                bytes.extend_from_slice(b"\xa2id\xc0");
+                for step in 0..fields.len() {
+                    let at = if backwards { fields.len() - step } else { step };
+                    let (name, value) = fields[(first + at) % fields.len()];
+                    bytes.extend_from_slice(name);
+                    bytes.extend_from_slice(value);
+                }
+                let [record] = decode(&bytes).expect("valid").try_into().expect("one");
+                let texts = [record.id, record.content, record.call_id, record.tool_name];
+                assert_eq!(texts, ["a", "{}", "k", "look"], "from {first}");
+                assert_eq!((record.kind, record.created_at), (Kind::Call, 300));
+                assert_eq!(record.tag, "7");
+                for end in 0..bytes.len() {
+                    assert!(decode(&bytes[..end]).is_err(), "from {first} cut at {end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_replaced() {
+        let mut long = b"\x91\x82\xa4kind\xa1\xff\xa7content\xd9\x65".to_vec();
+        long.extend([b'x'; 100]);
+        long.push(0xc3);
+        let records = decode(&long).expect("valid");
+        assert_eq!(records[0].tag, "\u{fffd}");
+        assert_eq!(records[0].content, "x".repeat(100) + "\u{fffd}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Bringing a window that has become too large down again: the plan applied, and remembered.
 
+use super::ingest::fingerprint;
 use super::merge::START;
 use super::names::Name;
 use super::plan::{
@@ -8,7 +9,7 @@ use super::plan::{
 use super::record::Record;
 use super::single::single;
 use super::stand_in::{Context, line_text};
-use super::transcript::{Transcript, copy_form, fingerprint};
+use super::transcript::{Transcript, copy_form};
 use super::unit::{Body, Form, Level, Meta, UnitKind};
 use super::wire::{Counter, Log, Messages, Role};
 

@@ -7,19 +7,15 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use rustc_hash::FxHasher;
-
 use super::exchange::Live;
 use super::merge::Merged;
-use super::names::{Name, Names};
+use super::names::Names;
 use super::options::Options;
 use super::plan::Plan;
-use super::record::{Kind, Record};
 use super::shorten;
-use super::single::single;
 use super::stand_in::{Context, Counts};
-use super::unit::{Body, Form, Level, Meta, Shorter, Unit, UnitKind};
-use super::wire::{Counter, Log, Messages, Role, Window, read, write};
+use super::unit::{Body, Form, Level, Shorter, Unit};
+use super::wire::{Counter, Log, Messages, Role, Window, read};
 
 /// What became of new entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +33,11 @@ pub struct Transcript {
     pub(super) renamed: bool,
     pub(super) taken: usize,
     /// How many there will be, as far as somebody said.
-    expected: usize,
-    last_key: Option<(i64, bool, String)>,
+    pub(super) expected: usize,
+    pub(super) last_key: Option<(i64, bool, String)>,
     pub(super) units: Vec<Unit>,
     pub(super) live: Option<(usize, Live<'static>)>,
-    live_changed: bool,
+    pub(super) live_changed: bool,
     pub(super) last_user: Option<usize>,
     pub(super) log: Log,
     /// Which log it is: another number each time a new one begins.
@@ -66,15 +62,6 @@ pub struct Transcript {
     /// Why the next window may not extend the last one.
     pub(super) reasons: Vec<Cow<'static, str>>,
     pub(super) pending_plan: Option<Plan>,
-}
-
-/// Where new messages go: the end of the log, or a piece that is appended to it when all are rendered. The
-/// counter may be slow or a host's own code, so the log is not locked while it counts.
-struct Sink {
-    out: Messages,
-    /// Messages of the log before those of `out`.
-    base: usize,
-    whole: bool,
 }
 
 impl Transcript {
@@ -160,298 +147,6 @@ impl Transcript {
         self.shortened = 0;
         self.verbatim_user = None;
         std::mem::take(&mut self.log)
-    }
-
-    /// Takes new entries in. They may come in any order among themselves.
-    pub fn ingest(&mut self, counter: &dyn Counter, mut records: Vec<Record<'_>>) -> Ingest {
-        if !records.is_sorted_by(|a, b| a.key() <= b.key()) {
-            records.sort_by(|a, b| a.key().cmp(&b.key()));
-        }
-        let late = |records: &[Record<'_>]| match (records.first(), &self.last_key) {
-            (Some(first), Some(last)) => first.key() <= (last.0, last.1, &last.2),
-            _ => false,
-        };
-        if late(&records) {
-            // Second copies are no news. Hashed only where the id is there already.
-            records.retain(|record| {
-                self.names
-                    .print_of(&record.id)
-                    .is_none_or(|print| print != fingerprint(record))
-            });
-            if let (Some(first), Some(last)) = (records.first(), &self.last_key)
-                && first.key() < (last.0, last.1, &last.2)
-            {
-                return Ingest::Late;
-            }
-        }
-        if let Some(last) = records.last() {
-            let (at, entry, id) = last.key();
-            let mut kept = self.last_key.take().map_or_else(String::new, |key| key.2);
-            kept.clear();
-            kept.push_str(id);
-            self.last_key = Some((at, entry, kept));
-        }
-        let more = self.expected.saturating_sub(self.taken);
-        self.names.reserve(records.len().max(more));
-        self.units.reserve(records.len().max(more) / 2);
-        let begun = self.taken;
-        let mut live: Option<(usize, Live<'_>)> = self.live.take();
-        let options = self.options.clone();
-        let mut counts = std::mem::take(&mut self.counts);
-        let mut context = Context {
-            options: &options,
-            counter,
-            counts: &mut counts,
-        };
-        let mut sink = self.open_sink();
-        let mut spare = Live::default();
-        for record in records {
-            let print = fingerprint(&record);
-            let made;
-            let id = if record.id.is_empty() {
-                made = format!("@{}.{}", record.created_at, self.taken);
-                &made
-            } else {
-                &*record.id
-            };
-            let Some(id) = self.names.take_in(id, print) else {
-                continue; // the same entry twice
-            };
-            self.taken += 1;
-            let mut meta = Meta {
-                id,
-                created_at: record.created_at,
-                call: Name::default(),
-                tokens: 0,
-            };
-            match record.kind {
-                Kind::Assistant => {
-                    let joins = matches!(&live, Some((at, live))
-                        if *at + 1 == self.units.len() && !live.has_calls());
-                    if !joins {
-                        self.begin(&mut context, &mut live, &mut spare, &mut sink);
-                    }
-                    if let Some((_, live)) = &mut live {
-                        live.add_text(&context, record, meta);
-                        self.live_changed = true;
-                    }
-                }
-                Kind::Call => {
-                    let joins = matches!(&live, Some((at, live))
-                        if *at + 1 == self.units.len() && !live.has_results());
-                    if !joins {
-                        self.begin(&mut context, &mut live, &mut spare, &mut sink);
-                    }
-                    meta.call = self.unique_call_id(&record, &meta);
-                    if let Some((_, live)) = &mut live {
-                        live.add_call(&context, record, meta);
-                        self.live_changed = true;
-                    }
-                }
-                Kind::Result => {
-                    let left = match &mut live {
-                        Some((_, live)) => live.add_result(&context, record, meta),
-                        None => Some(record),
-                    };
-                    match left {
-                        None => {
-                            self.live_changed = true;
-                            if live.as_ref().is_some_and(|(_, live)| live.answered()) {
-                                self.finish(&mut context, &mut live, &mut spare, &mut sink);
-                            }
-                        }
-                        Some(record) => {
-                            self.single(
-                                &mut context,
-                                &mut live,
-                                &mut spare,
-                                &mut sink,
-                                &record,
-                                meta,
-                            );
-                        }
-                    }
-                }
-                Kind::User => {
-                    // What was thought before this message is left out from now on.
-                    let from = self.last_user.map_or(0, |at| at + 1);
-                    if options.reasoning {
-                        for unit in &mut self.units[from..] {
-                            if unit.reasoned.take().is_some() && unit.sent {
-                                self.reasons
-                                    .push("reasoning of the last turn left out".into());
-                            }
-                        }
-                    }
-                    self.last_user = Some(self.units.len());
-                    self.single(
-                        &mut context,
-                        &mut live,
-                        &mut spare,
-                        &mut sink,
-                        &record,
-                        meta,
-                    );
-                }
-                Kind::Marker | Kind::Notice => {
-                    self.single(
-                        &mut context,
-                        &mut live,
-                        &mut spare,
-                        &mut sink,
-                        &record,
-                        meta,
-                    );
-                }
-            }
-        }
-        if more > 0 && begun == 0 && self.taken > 0 {
-            // The rest will be much like the first piece: one allocation instead of a dozen, each copied.
-            let ratio = more.saturating_sub(self.taken) / self.taken + 1;
-            let json = sink.out.json.len();
-            sink.out.json.reserve(json.saturating_mul(ratio) + json / 2);
-            sink.out.marks.reserve(sink.out.marks.len() * ratio);
-        }
-        self.close_sink(sink);
-        self.live = live.map(|(at, live)| (at, live.into_owned()));
-        self.counts = counts;
-        Ingest::Done
-    }
-
-    fn open_sink(&mut self) -> Sink {
-        // Nobody else has the log: it is written to directly.
-        if let Some(log) = Arc::get_mut(&mut self.log) {
-            let log = log
-                .get_mut()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            return Sink {
-                out: std::mem::take(log),
-                base: 0,
-                whole: true,
-            };
-        }
-        Sink {
-            out: Messages::default(),
-            base: read(&self.log).len(),
-            whole: false,
-        }
-    }
-
-    fn close_sink(&mut self, sink: Sink) {
-        if sink.whole {
-            *write(&self.log) = sink.out;
-        } else if !sink.out.is_empty() {
-            write(&self.log).append(&sink.out);
-        }
-    }
-
-    /// A unit of one entry, at the end of the history.
-    fn single<'a>(
-        &mut self,
-        context: &mut Context<'_>,
-        live: &mut Option<(usize, Live<'a>)>,
-        spare: &mut Live<'a>,
-        sink: &mut Sink,
-        record: &Record<'_>,
-        meta: Meta,
-    ) {
-        // Text with something after it cannot grow any more.
-        if live.as_ref().is_some_and(|(_, live)| !live.has_calls()) {
-            self.finish(context, live, spare, sink);
-        }
-        let at = self.units.len();
-        self.seal(live.as_ref().map_or(at, |(at, _)| *at), sink);
-        let mut unit = if self.may_write(at) {
-            self.pushed = at + 1;
-            single(context, &self.names, record, meta, &mut sink.out, sink.base)
-        } else {
-            let mut own = Messages::default();
-            let mut unit = single(context, &self.names, record, meta, &mut own, 0);
-            unit.full.body = Body::Own(Box::new(own));
-            unit
-        };
-        if unit.kind == UnitKind::User {
-            unit.kept = self.users < self.options.keep_first;
-            self.users += 1;
-        }
-        self.units.push(unit);
-    }
-
-    /// Whether a new unit may go into the log as it is: all before it are there, and it will not change.
-    fn may_write(&self, at: usize) -> bool {
-        self.pushed == at && !self.options.always_lod
-    }
-
-    /// Ends the live exchange and begins one at the end of the history.
-    fn begin<'a>(
-        &mut self,
-        context: &mut Context<'_>,
-        live: &mut Option<(usize, Live<'a>)>,
-        spare: &mut Live<'a>,
-        sink: &mut Sink,
-    ) {
-        self.finish(context, live, spare, sink);
-        *live = Some((self.units.len(), std::mem::take(spare)));
-        // Holds the place; rendered when the exchange is finished or a window is built.
-        self.units.push(Unit::placeholder());
-    }
-
-    fn finish<'a>(
-        &mut self,
-        context: &mut Context<'_>,
-        live: &mut Option<(usize, Live<'a>)>,
-        spare: &mut Live<'a>,
-        sink: &mut Sink,
-    ) {
-        let Some((at, mut ended)) = live.take() else {
-            return;
-        };
-        self.seal(at, sink);
-        let old = self.units[at].level;
-        let reasoned = self.options.reasoning && !ended.reasoning.is_empty();
-        let mut unit;
-        if self.may_write(at) && old == Level::Full && !reasoned {
-            unit = ended.render(context, &self.names, &mut sink.out, sink.base);
-            self.pushed = at + 1;
-        } else {
-            let mut own = Messages::default();
-            unit = ended.render(context, &self.names, &mut own, 0);
-            unit.full.body = Body::Own(Box::new(own));
-        }
-        if unit.pending && (old > Level::Full || !ended.is_plain(self.options.heredoc)) {
-            let tokens = unit.full.tokens;
-            set_shorter(&mut unit, ended.shorter(context, &self.names, tokens));
-        }
-        self.place(at, unit);
-        ended.clear();
-        *spare = ended;
-    }
-
-    /// Puts a newly rendered exchange in its place. What was decided about it stays.
-    fn place(&mut self, at: usize, mut unit: Unit) {
-        let old = &self.units[at];
-        unit.level = old.level;
-        unit.sent = old.sent;
-        if self.last_user.is_some_and(|user| user > at) {
-            unit.reasoned = None;
-        }
-        self.units[at] = unit;
-    }
-
-    /// The call's own id, or one made from its entry's where that is empty or taken.
-    fn unique_call_id(&mut self, record: &Record<'_>, meta: &Meta) -> Name {
-        if let Some(name) = self.names.claim_call(&record.call_id) {
-            return name;
-        }
-        self.renamed = true;
-        let mut salt = 0u64;
-        loop {
-            let made = hash(&[self.names.get(meta.id).as_bytes(), &salt.to_le_bytes()]);
-            if let Some(name) = self.names.claim_call(&format!("call_{made:016x}")) {
-                return name;
-            }
-            salt += 1;
-        }
     }
 
     /// Makes the shorter forms that a decision will look at.
@@ -543,21 +238,6 @@ impl Transcript {
         self.tools_tokens + self.head.tokens() + read(&self.log).tokens() + open + line
     }
 
-    /// Writes the units before `ended` that cannot change any more to the end of the log.
-    fn seal(&mut self, ended: usize, sink: &mut Sink) {
-        let upto = self.settled(ended);
-        while self.pushed < upto {
-            let index = self.pushed;
-            push(sink, &mut self.units[index]);
-            if let Some((at, line)) = &self.line
-                && *at == index
-            {
-                sink.out.append(line);
-            }
-            self.pushed += 1;
-        }
-    }
-
     /// The window as things stand, within budget or not.
     pub fn window(&mut self, counter: &dyn Counter) -> Built {
         let tokens = self.settle(counter);
@@ -647,33 +327,6 @@ impl Transcript {
             self.live = Some((at, live));
         }
     }
-
-    /// The first unit that may still change.
-    fn open_from(&self) -> usize {
-        self.settled(self.live.as_ref().map_or(self.units.len(), |(at, _)| *at))
-    }
-
-    /// The first unit before `ended` that may still lose its reasoning or be shortened by `always_lod`; else
-    /// `ended`.
-    fn settled(&self, ended: usize) -> usize {
-        let mut from = ended;
-        if self.options.reasoning {
-            let turn = self.last_user.map_or(0, |at| at + 1);
-            if let Some(at) =
-                (turn.max(self.pushed)..from).find(|at| self.units[*at].reasoned.is_some())
-            {
-                from = at;
-            }
-        }
-        if self.options.always_lod {
-            // The newest user's message is not waited for: it may stay the newest for a thousand rounds.
-            let open = |at: &usize| {
-                *at >= self.shortened && self.units[*at].may_shrink() && self.last_user != Some(*at)
-            };
-            from = (self.pushed..from).find(open).unwrap_or(from);
-        }
-        from
-    }
 }
 
 /// A window and how it relates to the one before.
@@ -686,36 +339,7 @@ pub struct Built {
     pub break_reason: String,
 }
 
-fn push(sink: &mut Sink, unit: &mut Unit) {
-    if unit.level == Level::Out {
-        return;
-    }
-    let first = sink.base + sink.out.len();
-    let form = shown_form(unit);
-    if let Body::Own(messages) = &form.body {
-        sink.out.append(messages);
-        form.body = Body::Log(first);
-    }
-}
-
-/// The form a unit has in the log.
-fn shown_form(unit: &mut Unit) -> &mut Form {
-    let Unit {
-        full, short, level, ..
-    } = unit;
-    match (*level, short.as_deref_mut()) {
-        (Level::Full, _) | (_, None) => full,
-        (
-            Level::Bare,
-            Some(Shorter {
-                bare: Some(bare), ..
-            }),
-        ) => bare,
-        (_, Some(Shorter { stub, .. })) => stub.as_mut().unwrap_or(full),
-    }
-}
-
-fn set_shorter(unit: &mut Unit, short: Shorter) {
+pub(super) fn set_shorter(unit: &mut Unit, short: Shorter) {
     unit.pending = false;
     if short.stub.is_some() || short.bare.is_some() {
         unit.short = Some(Box::new(short));
@@ -727,23 +351,4 @@ pub(super) fn copy_form(out: &mut Messages, form: &Form, log: &Log) {
         Body::Own(messages) => out.append(messages),
         Body::Log(first) => out.copy(&read(log), *first, form.count),
     }
-}
-
-fn hash(parts: &[&[u8]]) -> u64 {
-    use std::hash::Hasher;
-    let mut hasher = FxHasher::default();
-    for part in parts {
-        hasher.write(part);
-        hasher.write_usize(part.len());
-    }
-    hasher.finish()
-}
-
-pub(super) fn fingerprint(record: &Record<'_>) -> u64 {
-    hash(&[
-        record.content.as_bytes(),
-        &record.created_at.to_le_bytes(),
-        &[record.kind as u8],
-        record.call_id.as_bytes(),
-    ])
 }
