@@ -1,6 +1,7 @@
 //! Exchanges: the assistant's text, its calls and their results, from the first entry to the last result.
 
 use std::borrow::Cow;
+use std::mem::take;
 
 use super::names::Names;
 use super::record::Record;
@@ -32,20 +33,21 @@ fn counted(mut meta: Meta, piece: &Piece<'_>) -> Meta {
 }
 
 impl<'a> Live<'a> {
-    pub fn add_text(&mut self, context: &Context<'_>, record: Record<'a>, meta: Meta) {
+    /// Takes the record's texts, as `add_call` and `add_result` do: a record is too large to be moved about.
+    pub fn add_text(&mut self, context: &Context<'_>, record: &mut Record<'a>, meta: Meta) {
         if !record.reasoning.is_empty() {
             if !self.reasoning.is_empty() {
                 self.reasoning.push_str("\n\n");
             }
             self.reasoning.push_str(&record.reasoning);
         }
-        let piece = Piece::new(context, record.content);
+        let piece = Piece::new(context, take(&mut record.content));
         self.texts.push((counted(meta, &piece), piece));
     }
 
     /// `meta.call`: the call's id as the window shows it, unique within the session.
-    pub fn add_call(&mut self, context: &Context<'_>, record: Record<'a>, meta: Meta) {
-        let text = match record.content {
+    pub fn add_call(&mut self, context: &Context<'_>, record: &mut Record<'a>, meta: Meta) {
+        let text = match take(&mut record.content) {
             Cow::Borrowed(raw) => seams::arguments(raw),
             Cow::Owned(raw) => Cow::Owned(seams::arguments(&raw).into_owned()),
         };
@@ -53,8 +55,8 @@ impl<'a> Live<'a> {
         self.calls.push(Call {
             meta: counted(meta, &arguments),
             arguments,
-            stored_id: record.call_id,
-            name: record.tool_name,
+            stored_id: take(&mut record.call_id),
+            name: take(&mut record.tool_name),
             result: None,
         });
     }
@@ -71,13 +73,13 @@ impl<'a> Live<'a> {
         self.has_calls() && self.calls.iter().all(|call| call.result.is_some())
     }
 
-    /// Gives the result to the call it answers; `Some(record)` back when there is none.
+    /// Gives the result to the call it answers; false where there is none.
     pub fn add_result(
         &mut self,
         context: &Context<'_>,
-        record: Record<'a>,
+        record: &mut Record<'a>,
         meta: Meta,
-    ) -> Option<Record<'a>> {
+    ) -> bool {
         let wanted = self.calls.iter_mut().find(|call| {
             call.result.is_none()
                 && if record.call_id.is_empty() {
@@ -87,15 +89,15 @@ impl<'a> Live<'a> {
                 }
         });
         let Some(call) = wanted else {
-            return Some(record);
+            return false;
         };
-        let text = match record.content {
+        let text = match take(&mut record.content) {
             Cow::Borrowed(raw) => shown_result(context.options, raw),
             Cow::Owned(raw) => Cow::Owned(shown_result(context.options, &raw).into_owned()),
         };
         let piece = Piece::new(context, text);
         call.result = Some((counted(meta, &piece), piece));
-        None
+        true
     }
 
     pub fn into_owned(self) -> Live<'static> {

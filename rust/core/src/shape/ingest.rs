@@ -56,8 +56,8 @@ impl Transcript {
         };
         let mut sink = self.open_sink();
         let mut spare = Live::default();
-        for record in records {
-            let print = fingerprint(&record);
+        for record in &mut records {
+            let print = fingerprint(record);
             let made;
             let id = if record.id.is_empty() {
                 made = format!("@{}.{}", record.created_at, self.taken);
@@ -93,33 +93,23 @@ impl Transcript {
                     if !joins {
                         self.begin(&mut context, &mut live, &mut spare, &mut sink);
                     }
-                    meta.call = self.unique_call_id(&record, &meta);
+                    meta.call = self.unique_call_id(record, &meta);
                     if let Some((_, live)) = &mut live {
                         live.add_call(&context, record, meta);
                         self.live_changed = true;
                     }
                 }
                 Kind::Result => {
-                    let left = match &mut live {
+                    let taken = match &mut live {
                         Some((_, live)) => live.add_result(&context, record, meta),
-                        None => Some(record),
+                        None => false,
                     };
-                    match left {
-                        None => {
-                            self.live_changed = true;
-                            if live.as_ref().is_some_and(|(_, live)| live.answered()) {
-                                self.finish(&mut context, &mut live, &mut spare, &mut sink);
-                            }
-                        }
-                        Some(record) => {
-                            self.single(
-                                &mut context,
-                                &mut live,
-                                &mut spare,
-                                &mut sink,
-                                &record,
-                                meta,
-                            );
+                    if !taken {
+                        self.single(&mut context, &mut live, &mut spare, &mut sink, record, meta);
+                    } else {
+                        self.live_changed = true;
+                        if live.as_ref().is_some_and(|(_, live)| live.answered()) {
+                            self.finish(&mut context, &mut live, &mut spare, &mut sink);
                         }
                     }
                 }
@@ -135,24 +125,10 @@ impl Transcript {
                         }
                     }
                     self.last_user = Some(self.units.len());
-                    self.single(
-                        &mut context,
-                        &mut live,
-                        &mut spare,
-                        &mut sink,
-                        &record,
-                        meta,
-                    );
+                    self.single(&mut context, &mut live, &mut spare, &mut sink, record, meta);
                 }
                 Kind::Marker | Kind::Notice => {
-                    self.single(
-                        &mut context,
-                        &mut live,
-                        &mut spare,
-                        &mut sink,
-                        &record,
-                        meta,
-                    );
+                    self.single(&mut context, &mut live, &mut spare, &mut sink, record, meta);
                 }
             }
         }

@@ -39,6 +39,20 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    const fn empty() -> Self {
+        Self {
+            id: Cow::Borrowed(""),
+            kind: Kind::Notice,
+            content: Cow::Borrowed(""),
+            parts: Vec::new(),
+            reasoning: Cow::Borrowed(""),
+            call_id: Cow::Borrowed(""),
+            tool_name: Cow::Borrowed(""),
+            tag: Cow::Borrowed(""),
+            created_at: 0,
+        }
+    }
+
     /// The history's order: time, then a marker before what it does not cover, then id.
     pub fn key(&self) -> (i64, bool, &str) {
         (self.created_at, self.kind != Kind::Marker, &self.id)
@@ -85,7 +99,11 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Record<'_>>, DecodeError> {
     // A count in the input is not a size to trust: an entry takes at least one byte.
     let mut records = Vec::with_capacity(count.min(bytes.len()));
     for _ in 0..count {
-        records.push(reader.record()?);
+        // Filled where it stands: a record is too large to be moved about.
+        records.push(Record::empty());
+        if let Some(record) = records.last_mut() {
+            reader.record(record)?;
+        }
     }
     Ok(records)
 }
@@ -335,18 +353,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn record(&mut self) -> Result<Record<'a>, DecodeError> {
-        let mut record = Record {
-            id: Cow::Borrowed(""),
-            kind: Kind::Notice,
-            content: Cow::Borrowed(""),
-            parts: Vec::new(),
-            reasoning: Cow::Borrowed(""),
-            call_id: Cow::Borrowed(""),
-            tool_name: Cow::Borrowed(""),
-            tag: Cow::Borrowed(""),
-            created_at: 0,
-        };
+    fn record(&mut self, record: &mut Record<'a>) -> Result<(), DecodeError> {
         let mut other_kind = Cow::Borrowed("");
         let fields = match self.bytes.get(self.at) {
             Some(tag @ 0x80..=0x8f) => {
@@ -402,7 +409,7 @@ impl<'a> Reader<'a> {
         if record.kind == Kind::Notice && record.tag.is_empty() {
             record.tag = other_kind;
         }
-        Ok(record)
+        Ok(())
     }
 
     fn parts(&mut self) -> Result<Vec<Part<'a>>, DecodeError> {
