@@ -267,6 +267,18 @@ def test_inspect_knows_what_a_session_ran_with(tmp_path: Path) -> None:
     assert [row["budget"] for row in rows] == [1500]
 
 
+def test_sessions_keeps_a_row_a_line_however_long_the_task(tmp_path: Path) -> None:
+    """In the 80 columns of a pipe; the id is what is typed next, so it stays whole."""
+    store = SQLiteStore(tmp_path / "work.db")
+    for name in ("cli", "a-rather-long-name-24-xx"):
+        store.append(name, Entry(kind="user", content="Write a long story about the sea. " * 9))
+    store.close()
+    lines = run("sessions", "work.db", cwd=tmp_path).stdout.splitlines()
+    assert len(lines) == 3
+    assert [line.split()[0] for line in lines] == ["session", "cli", "a-rather-long-name-24-xx"]
+    assert all("Write" in line for line in lines[1:])
+
+
 def test_a_missing_part_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "httpx2.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
     done = run("run", "x", "--endpoint", "http://127.0.0.1:1", cwd=tmp_path)

@@ -60,14 +60,15 @@ def run_sessions(file: Path, *, json_output: bool) -> int:
     if json_output:
         print(json.dumps(rows))
         return 0
-    table = Table(box=None, pad_edge=False)
-    table.add_column("session", overflow="fold")
-    table.add_column("entries", justify="right")
-    table.add_column("in context", justify="right")
-    table.add_column("calls", justify="right")
-    table.add_column("budget", justify="right")
+    table = Table(box=None, pad_edge=False, expand=True)
+    # What is typed again, the id, is shown whole; the first task is cut to the room that is left.
+    table.add_column(
+        "session", overflow="fold", min_width=min(24, max([7, *(len(r["session"]) for r in rows)]))
+    )
+    for name in ("entries", "in context", "calls", "budget"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("last", no_wrap=True)
-    table.add_column("first task", overflow="ellipsis", no_wrap=True)
+    table.add_column("first task", overflow="ellipsis", no_wrap=True, ratio=1)
     for row in rows:
         table.add_row(
             row["session"],
