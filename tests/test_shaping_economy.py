@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 from agentkit_fast.shaping import plain_window
@@ -43,3 +46,18 @@ def test_short_talk_with_rounds_of_any_size(words: int) -> None:
     assert reused >= 1 - a_round / 4000 - 0.0025, f"{a_round:.0f} tokens a round"
     assert cache.breaks <= 22
     assert max(cache.sizes) <= 4000
+
+
+@pytest.mark.slow
+def test_beside_other_packages() -> None:
+    """The table of docs/shaping.md: what needs no runner loses against none of them."""
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("pydantic_ai_harness")
+    script = runpy.run_path(str(Path(__file__).resolve().parent.parent / "scripts" / "shaping_peers.py"))
+    shaper, lists, *peers = script["rows"]()
+    assert len(peers) == 3
+    for row in (shaper, lists):
+        assert row.largest <= 4000
+        assert row.invalid == 0
+        assert row.reused > max(peer.reused for peer in peers)
+        assert row.breaks < min(peer.breaks for peer in peers)
