@@ -187,30 +187,63 @@ def test_overhead_per_token(benchmark: Any, runner: LocalRunner, length: int) ->
     benchmark.pedantic(lambda: reply.next_tokens(logits, 10**9), setup=fresh, rounds=400, iterations=1)
 
 
-def test_overhead_of_the_loop(benchmark: Any, runner: LocalRunner) -> None:
-    """What a reply's tokens take beside `llama_decode`, the hand-over to the reader included."""
-    decode = runner._context.decode
-    inside = [0.0]
+def watch_decode(owner: Any) -> list[float]:
+    """Processor seconds of the thread inside `owner.decode`, summed up from now on in the list's one figure."""
+    decode, inside = owner.decode, [0.0]
 
-    def timed(*args: Any, **more: Any) -> int:
-        begun = time.perf_counter()
+    def timed(*args: Any, **more: Any) -> Any:
+        begun = time.thread_time()
         try:
             return decode(*args, **more)
         finally:
-            inside[0] += time.perf_counter() - begun
+            inside[0] += time.thread_time() - begun
 
-    runner._context.decode = timed  # type: ignore[method-assign]
-    found: list[float] = []
+    owner.decode = timed
+    return inside
 
-    def reply() -> None:
-        ask(runner, ASK, max_tokens=1)  # the prompt is in the cache then
-        inside[0] = 0.0
-        ask(runner, ASK, max_tokens=150, temperature=0.8, seed=3)
-        turn = runner.stats().turns[-1]
-        found.append((turn.prefill_s + turn.decode_s - inside[0]) / turn.sampled)
 
-    benchmark.pedantic(reply, rounds=3, iterations=1)
-    benchmark.extra_info["ms a token"] = [round(each * 1000, 3) for each in found]
+def test_overhead_of_the_loop(benchmark: Any, path: Path) -> None:
+    """Processor time of a token beside `llama_decode`, the hand-over to the reader included, and the same of the
+    peer's `create_completion(stream=True)` on the same ids.
+
+    One thread decodes, so its processor time inside the call is the model's whole share.
+    """
+    ours, other = load(path), peer(path)
+    prompt = ours._encoder.encode(conform(ASK, ours._rules)).ids.tolist()
+    insides = {"ours": watch_decode(ours._context), "peer": watch_decode(other._ctx)}
+
+    def reply(limit: int) -> int:
+        return int(ask(ours, ASK, max_tokens=limit)[1].completion_tokens)
+
+    def peers(limit: int) -> int:
+        list(other.create_completion(prompt, max_tokens=limit, temperature=0, stream=True))
+        return int(other.n_tokens - len(prompt))
+
+    found: dict[str, list[float]] = {name: [] for name in insides}
+
+    def once() -> None:
+        for name, run in (("ours", reply), ("peer", peers)):
+            run(1)  # the prompt is in the cache then
+            begun, inside = time.process_time(), insides[name][0]
+            tokens = run(128)
+            spent = time.process_time() - begun - (insides[name][0] - inside)
+            found[name].append(1000 * spent / tokens)
+
+    once()
+    for figures in found.values():
+        figures.clear()
+    benchmark.pedantic(once, rounds=3, iterations=1)
+    for name, figures in found.items():
+        benchmark.extra_info[f"{name}, ms a token"] = [round(each, 3) for each in figures]
+    log = max(ours._engine._sequences, key=lambda sequence: sequence.used).log.ids.tolist()
+    pairs = zip(log, other.input_ids[: other.n_tokens].tolist(), strict=False)
+    same = next(
+        (at for at, (left, right) in enumerate(pairs) if left != right), min(len(log), other.n_tokens)
+    )
+    benchmark.extra_info["first tokens of the reply that are the same"] = same - len(prompt)
+    medians = {name: statistics.median(figures) for name, figures in found.items()}
+    benchmark.extra_info["peer / ours"] = round(medians["peer"] / medians["ours"], 2)
+    ours.close()
 
 
 def test_cancel_in_prefill(benchmark: Any, runner: LocalRunner) -> None:

@@ -20,6 +20,22 @@ def best_logits(logits: object, *, reach: float, most: int) -> tuple[bytes, byte
     `most` (0: all) the best are given. Empty where the best is no finite number.
     """
 
+def draw_token(
+    logits: object,
+    banned: object | None = None,
+    *,
+    reach: float,
+    most: int,
+    top_p: float,
+    temperature: float,
+    at: float,
+) -> int | None:
+    """The position of one token, drawn from those `best_logits` gives; `None` where there is none.
+
+    `top_p` of their mass is drawn from, weighed by `temperature` (0: the best itself) at the point `at` (0 to 1), the
+    random part. `banned`, a contiguous buffer of 64-bit ids, is set to minus infinity in `logits` first.
+    """
+
 @final
 class AbortFlag:
     """A flag that C code polls without the interpreter, for llama.cpp's abort callback.

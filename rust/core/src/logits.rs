@@ -37,6 +37,56 @@ pub fn best_logits(logits: &[f32], reach: f32, most: usize) -> Vec<(u32, f32)> {
     found
 }
 
+/// How a token is drawn from the logits. `reach` and `most` are `best_logits`'s.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    pub reach: f32,
+    pub most: usize,
+    /// Of the candidates the best that hold this share of the mass, 1 for all.
+    pub top_p: f64,
+    /// 0 takes the best.
+    pub temperature: f64,
+    /// Where in the mass, 0 to 1: the random part.
+    pub at: f64,
+}
+
+/// The position of one token, `None` where no logit is a finite number.
+pub fn draw(logits: &[f32], draw: Draw) -> Option<u32> {
+    if draw.temperature == 0.0 {
+        return best_logits(logits, 0.0, 1).first().map(|&(id, _)| id);
+    }
+    let mut near = best_logits(logits, draw.reach, draw.most);
+    let best = f64::from(near.first()?.1);
+    if draw.top_p < 1.0 {
+        let mass = masses(&near, best, 1.0);
+        let share = draw.top_p * mass.last()?;
+        near.truncate(mass.partition_point(|&sum| sum < share) + 1);
+    }
+    let mass = masses(&near, best, draw.temperature);
+    let share = draw.at * mass.last()?;
+    let at = mass.partition_point(|&sum| sum <= share);
+    Some(near[at.min(near.len() - 1)].0)
+}
+
+/// The running sum of the candidates' weights.
+fn masses(near: &[(u32, f32)], best: f64, temperature: f64) -> Vec<f64> {
+    near.iter()
+        .scan(0.0, |sum, &(_, value)| {
+            *sum += ((f64::from(value) - best) / temperature).exp();
+            Some(*sum)
+        })
+        .collect()
+}
+
+/// Takes tokens out of the choice. Ids beyond the vocabulary are none of it.
+pub fn ban(logits: &mut [f32], banned: &[i64]) {
+    for &id in banned {
+        if let Some(value) = usize::try_from(id).ok().and_then(|id| logits.get_mut(id)) {
+            *value = f32::NEG_INFINITY;
+        }
+    }
+}
+
 /// The highest number, or minus infinity where there is none.
 fn highest(values: &[f32]) -> f32 {
     // Not `f32::max`, whose care for what is no number takes several instructions.
@@ -55,7 +105,7 @@ fn highest(values: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::best_logits;
+    use super::{Draw, ban, best_logits, draw};
 
     /// All of it by sorting.
     fn slow(logits: &[f32], reach: f32, most: usize) -> Vec<(u32, f32)> {
@@ -104,5 +154,44 @@ mod tests {
         ] {
             assert!(best_logits(logits, 1.0, 0).is_empty());
         }
+    }
+
+    #[test]
+    fn drawn_by_weight() {
+        let logits = [1.0, 3.0, f32::NAN, 2.0, 3.0, -9.0];
+        let how = Draw {
+            reach: 5.0,
+            most: 0,
+            top_p: 1.0,
+            temperature: 0.5,
+            at: 0.0,
+        };
+        let share = |how: Draw| {
+            let mut hits = [0_u32; 6];
+            for step in 0..10_000 {
+                let at = f64::from(step) / 10_000.0;
+                hits[draw(&logits, Draw { at, ..how }).unwrap() as usize] += 1;
+            }
+            hits
+        };
+        // Weights e^(-2 / 0.5), 1, e^(-1 / 0.5), 1, of 2.1537 in all.
+        assert_eq!(share(how), [85, 4644, 0, 628, 4643, 0]);
+        // 1 and 3 hold 0.8 of the mass at temperature 1, and 3 and 4 alone 0.5 of it.
+        assert_eq!(share(Draw { top_p: 0.7, ..how }), [0, 5000, 0, 0, 5000, 0]);
+        assert_eq!(share(Draw { most: 1, ..how }), [0, 10_000, 0, 0, 0, 0]);
+        let greedy = Draw {
+            temperature: 0.0,
+            ..how
+        };
+        assert_eq!(draw(&logits, greedy), Some(1));
+        assert_eq!(draw(&[f32::NAN, f32::NEG_INFINITY], greedy), None);
+        assert_eq!(draw(&[], how), None);
+    }
+
+    #[test]
+    fn banned_ones_are_out() {
+        let mut logits = [1.0, 2.0, 3.0];
+        ban(&mut logits, &[2, 3, -1, i64::MAX]);
+        assert_eq!(logits, [1.0, 2.0, f32::NEG_INFINITY]);
     }
 }

@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use crate::json::{check_arguments, loose_json, rejected_arguments, repair_json};
     #[pymodule_export]
-    use crate::logits::best_logits;
+    use crate::logits::{best_logits, draw_token};
     #[pymodule_export]
     use crate::repetition::RepetitionGuard;
     #[pymodule_export]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import re
 import threading
@@ -172,7 +173,7 @@ class Vocab:
         # Ids that may never come out as text: control tokens that do not end the generation.
         banned = self.control.copy()
         banned[list(self.eog)] = False
-        self.banned: NDArray[np.intp] = np.flatnonzero(banned)
+        self.banned: NDArray[np.int64] = np.flatnonzero(banned).astype(np.int64)
         self._pieces: dict[int, bytes] = {}
         self._first: tuple[NDArray[np.int64], NDArray[np.int16]] | None = None
         self._rooms = threading.local()
@@ -597,7 +598,20 @@ class Context:
         batch.seq_id = self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._steps = np.arange(size, dtype=np.int32)
+        # A reply's tokens come one at a time, and then even numpy's slices are felt.
+        self._one_token, self._one_position = ctypes.c_int32(), ctypes.c_int32()
+        self._one_sequence, one_count, one_output = ctypes.c_int32(), ctypes.c_int32(1), ctypes.c_int8(1)
+        one = self._one = lib.llama_batch()
+        one.n_tokens = 1
+        one.token, one.pos = ctypes.pointer(self._one_token), ctypes.pointer(self._one_position)
+        one.n_seq_id = ctypes.pointer(one_count)
+        one.seq_id = ctypes.pointer(ctypes.pointer(self._one_sequence))
+        one.logits = ctypes.pointer(one_output)
         self._views: dict[int, NDArray[np.float32]] = {}
+        # The address as a number, where the binding's own function makes a pointer object.
+        address = ctypes.cast(lib._lib.llama_get_logits_ith, ctypes.c_void_p).value
+        prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        self._logits_at = prototype(address or 0)
 
     def decode(self, ids: Sequence[int] | Ids, start: int, sequence: int, *, every: bool = False) -> int:
         """Evaluate at most `n_batch` tokens of `sequence` from position `start`; 0, `NO_ROOM` or `ABORTED`.
@@ -606,22 +620,28 @@ class Context:
         in the cache: `truncate` to what was there before.
         """
         count = len(ids)
+        if count == 1:
+            self._one_token.value, self._one_position.value = int(ids[0]), start
+            self._one_sequence.value = sequence
+            return self._evaluate(self._one, 1)
         self._tokens[:count] = ids
         np.add(self._steps[:count], start, out=self._positions[:count])
         self._sequence[0] = sequence
         self._outputs[:count] = 1 if every else 0
         self._outputs[count - 1] = 1
         self._batch.n_tokens = count
+        return self._evaluate(self._batch, count)
+
+    def _evaluate(self, batch: Any, count: int) -> int:
         _decoding.flag = self.flag
-        result = int(self._lib.llama_decode(self.pointer, self._batch))
+        result = int(self._lib.llama_decode(self.pointer, batch))
         if result not in (0, NO_ROOM, ABORTED):
             raise RunnerError(f"llama.cpp failed to evaluate {count} tokens (llama_decode gave {result}).")
         return result
 
     def logits(self, index: int = -1) -> NDArray[np.float32]:
         """Logits of the batch's token `index`: a view, good until the next `decode`."""
-        pointer = self._lib.llama_get_logits_ith(self.pointer, index)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value or 0
+        address = self._logits_at(self.pointer, index)
         if not address:
             raise RunnerError("llama.cpp gives no logits: is this a model that only embeds?")
         # llama.cpp's buffer stays where it is, mostly.
@@ -771,7 +791,13 @@ class Grammar:
         self._lib = binding()
         self._pointer = pointer
         self._array = self._lib.llama_token_data_array()
-        self._one = np.zeros(1, dtype=_CANDIDATE)
+        # A single candidate is asked about for each token: made once.
+        self._one = self._lib.llama_token_data()
+        self._one_array = self._lib.llama_token_data_array()
+        self._one_array.data = ctypes.pointer(self._one)
+        self._one_array.size = 1
+        self._one_pointer = ctypes.byref(self._one_array)
+        self._checked: int | None = None  # the token that was allowed here when last asked
 
     def clone(self) -> Grammar:
         """A copy at the same point of the text."""
@@ -788,9 +814,13 @@ class Grammar:
 
     def allows(self, token: int) -> bool:
         """Whether this token may come next: microseconds, where the whole vocabulary takes 5 to 58 ms."""
-        self._one[0] = (token, 0.0, 0.0)
-        self._apply(self._one)
-        return bool(self._one["logit"][0] != -np.inf)
+        self._one.id = token
+        self._one.logit = 0.0
+        self._one_array.selected = -1
+        self._lib.llama_sampler_apply(self._pointer, self._one_pointer)
+        allowed = bool(self._one.logit != -math.inf)
+        self._checked = token if allowed else None
+        return allowed
 
     def _apply(self, candidates: NDArray[Any]) -> None:
         array = self._array
@@ -802,8 +832,9 @@ class Grammar:
 
     def accept(self, token: int) -> None:
         """Go on by a token that `allows` said yes to. Any other would end the process, so it is checked."""
-        if not self.allows(token):
+        if token != self._checked and not self.allows(token):
             raise ValueError(f"Token {token} does not fit the grammar here.")
+        self._checked = None
         self._lib.llama_sampler_accept(self._pointer, token)
 
     def close(self) -> None:

@@ -178,8 +178,9 @@ class Reply:
         )
         self._banned = self._banned_in_calls = vocab.banned
         if request.channels:
-            self._banned = np.setdiff1d(vocab.banned, request.channels)
-            self._banned_in_calls = np.setdiff1d(np.union1d(vocab.banned, request.channels), vocab.eog)
+            channels = np.array(request.channels, dtype=np.int64)
+            self._banned = np.setdiff1d(vocab.banned, channels)
+            self._banned_in_calls = np.setdiff1d(np.union1d(vocab.banned, channels), vocab.eog)
         self._eog = frozenset(vocab.eog)
         self._watch_loop = LoopWatch() if request.guard is not None else None
         self._held: list[
@@ -242,12 +243,12 @@ class Reply:
         return min(room, limit - record.sampled - record.forced) if limit > 0 else room
 
     def _choose(self, logits: Logits) -> int:
-        logits[self._banned if self._constraint is None else self._banned_in_calls] = -np.inf
         if self._avoid is not None:
             logits[self._avoid] = -np.inf
             self._avoid = None
         self._sampler.prepare(logits)
-        token = self._sampler.choose(logits)
+        banned = self._banned if self._constraint is None else self._banned_in_calls
+        token = self._sampler.choose(logits, banned=banned)
         if self._trigger is not None and token not in self._eog:
             token = self._watch(self._trigger, token, logits)
         constraint = self._constraint

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agentkit_fast._core import best_logits
+from agentkit_fast._core import best_logits, draw_token
 from agentkit_fast.messages import ChatOptions
 
 __all__ = ["Sampler", "Sampling", "near_best"]
@@ -104,6 +104,14 @@ def near_best(logits: Logits, reach: float, most: int = 0) -> tuple[NDArray[np.u
     return np.frombuffer(ids, dtype=np.uint32), np.frombuffer(values, dtype=np.float32)
 
 
+def _reach(sampling: Sampling) -> float:
+    if sampling.temperature == 0:
+        return 0.0
+    # Where min_p allows everything, weights below e^-20 of the best are nothing.
+    widest = 20.0 * max(1.0, sampling.temperature)
+    return min(widest, -math.log(sampling.min_p)) if sampling.min_p > 0 else widest
+
+
 class Sampler:
     """Chooses tokens for one reply."""
 
@@ -118,6 +126,8 @@ class Sampler:
         self._biased = np.fromiter(sampling.logit_bias, dtype=np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), dtype=np.float32)
         last = sampling.penalty_last_n if sampling.penalty_last_n > 0 else 64
+        self.reach = _reach(sampling)
+        """How far below the best logit a token may lie and still be chosen."""
         self._recent: deque[int] = deque(map(int, history[-last:]), maxlen=last)
 
     def accept(self, token: int) -> None:
@@ -139,33 +149,27 @@ class Sampler:
         values = values - counts * np.float32(self._sampling.frequency_penalty)
         logits[ids] = values - np.float32(self._sampling.presence_penalty)
 
-    @property
-    def reach(self) -> float:
-        """How far below the best logit a token may lie and still be chosen."""
-        sampling = self._sampling
-        if sampling.temperature == 0:
-            return 0.0
-        # Where min_p allows everything, weights below e^-20 of the best are nothing.
-        widest = 20.0 * max(1.0, sampling.temperature)
-        return min(widest, -math.log(sampling.min_p)) if sampling.min_p > 0 else widest
+    def choose(
+        self,
+        logits: Logits,
+        ids: NDArray[np.integer[Any]] | None = None,
+        banned: NDArray[np.int64] | None = None,
+    ) -> int:
+        """One token. With `ids`, `logits` are those tokens' only; `banned` ones are set to -inf first, in place.
 
-    def choose(self, logits: Logits, ids: NDArray[np.integer[Any]] | None = None) -> int:
-        """One token. With `ids`, `logits` are those tokens' only."""
+        `ValueError` where none can be chosen.
+        """
         sampling = self._sampling
-        if sampling.temperature == 0:
-            at = int(logits.argmax())
-            if not np.isfinite(logits[at]):
-                raise ValueError(_NOTHING)
-            return at if ids is None else int(ids[at])
-        near, found = near_best(logits, self.reach, sampling.top_k)
-        values = found.astype(np.float64)
-        weights = np.exp(values - values[0])
-        if sampling.top_p < 1.0:
-            mass = np.cumsum(weights)
-            keep = int(np.searchsorted(mass, sampling.top_p * mass[-1])) + 1
-            near, values = near[:keep], values[:keep]
-        weights = np.exp((values - values[0]) / sampling.temperature)
-        mass = np.cumsum(weights)
-        at = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
-        at = int(near[min(at, len(near) - 1)])
+        # One native call: the model's pass has emptied the caches, and each numpy call would fill its part anew.
+        at = draw_token(
+            logits,
+            banned,
+            reach=self.reach,
+            most=max(0, sampling.top_k),
+            top_p=sampling.top_p,
+            temperature=sampling.temperature,
+            at=self._random.random() if sampling.temperature else 0.0,
+        )
+        if at is None:
+            raise ValueError(_NOTHING)
         return at if ids is None else int(ids[at])
