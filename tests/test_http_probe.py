@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agentkit_fast.probe import SAMPLES, aprobe_tool_surface, probe_tool_surface
+from agentkit_fast.probe import ROUNDS, SAMPLES, aprobe_tool_surface, probe_tool_surface
 from agentkit_fast.runners.http import HttpRunner
 from servers import Wire, WireServer, stream
 
@@ -73,13 +73,20 @@ def test_an_exact_server() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_lossy_server(mode: str) -> None:
+    asked: list[int] = []
+
     async def run(runner: HttpRunner) -> object:
-        report = await aprobe_tool_surface(runner)
+        report = await aprobe_tool_surface(runner, on_progress=asked.append)
         await runner.aclose()
         return report
 
     with WireServer(server(lossy=True)) as wire, HttpRunner(wire.url, "m") as runner:
-        report = probe_tool_surface(runner) if mode == "sync" else asyncio.run(run(runner))
+        report = (
+            probe_tool_surface(runner, on_progress=asked.append)
+            if mode == "sync"
+            else asyncio.run(run(runner))
+        )
+    assert asked == list(range(ROUNDS))
     by_name = {echo.name: echo for echo in report.echo}
     assert by_name["plain"].exact
     assert by_name["closing tags"].lossy

@@ -7,7 +7,7 @@ a grammar only without tools, use the heredoc format.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -70,6 +70,8 @@ _ECHO = ToolDef(
     parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
 )
 _GRAMMAR = 'root ::= "yes" | "no"'
+ROUNDS = len(SAMPLES) + 2
+"""How many questions a probe asks: each sample, and a grammar without and with tools."""
 _Round = tuple[list[Message], tuple[ToolDef, ...], ChatOptions]
 _Answer = tuple[list[ToolCall], str]
 _Rules = Generator[_Round, _Answer | Exception, ToolSurfaceReport]
@@ -127,16 +129,23 @@ def _judged(name: str, want: str, answer: _Answer | Exception) -> EchoResult:
     return EchoResult(name=name, want=want, got=got, lossy=got != want)
 
 
-def probe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceReport:
+def probe_tool_surface(
+    runner: Any, *, max_tokens: int = 400, on_progress: Callable[[int], None] | None = None
+) -> ToolSurfaceReport:
     """Ask the model to hand difficult texts to a tool, and the server to hold a reply to a grammar.
 
-    About a dozen rounds of up to `max_tokens`. A refusal is part of the report; nothing is raised for it.
+    `ROUNDS` questions, each answered in up to `max_tokens` tokens: minutes on a slow machine, so `on_progress` is
+    called with the number of questions answered before each. A refusal is part of the report; nothing is raised for it.
     """
     rules = _rules(str(getattr(runner, "model", "")), max_tokens)
     answer: Any = None
+    asked = 0
     try:
         while True:
             messages, tools, options = rules.send(answer)
+            if on_progress is not None:
+                on_progress(asked)
+            asked += 1
             calls: list[ToolCall] = []
             text: list[str] = []
             try:
@@ -150,13 +159,19 @@ def probe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceRepo
         return report
 
 
-async def aprobe_tool_surface(runner: Any, *, max_tokens: int = 400) -> ToolSurfaceReport:
+async def aprobe_tool_surface(
+    runner: Any, *, max_tokens: int = 400, on_progress: Callable[[int], None] | None = None
+) -> ToolSurfaceReport:
     """As `probe_tool_surface`, awaited."""
     rules = _rules(str(getattr(runner, "model", "")), max_tokens)
     answer: Any = None
+    asked = 0
     try:
         while True:
             messages, tools, options = rules.send(answer)
+            if on_progress is not None:
+                on_progress(asked)
+            asked += 1
             calls: list[ToolCall] = []
             text: list[str] = []
             try:

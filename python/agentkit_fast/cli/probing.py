@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkit_fast.cli.connect import open_runner
-from agentkit_fast.probe import probe_tool_surface
+from agentkit_fast.probe import ROUNDS, probe_tool_surface
 
 __all__ = ["run_probe"]
 
@@ -20,7 +20,13 @@ def run_probe(
 ) -> int:
     """Probe and print; 0 when at least one way of calling tools works."""
     with open_runner(model, endpoint, endpoint_model, threads=threads, context=4096) as (runner, title):
-        report = probe_tool_surface(runner)
+        errors = Console(stderr=True, highlight=False)
+        if not errors.is_terminal:
+            errors.print(f"asking {ROUNDS} questions; this takes minutes where tokens come slowly")
+        with errors.status("asking") as status:
+            report = probe_tool_surface(
+                runner, on_progress=lambda asked: status.update(f"question {asked + 1} of {ROUNDS}")
+            )
         profile = runner.profile
     works = report.grammar_accepted or any(not echo.error and not echo.no_call for echo in report.echo)
     if json_output:
