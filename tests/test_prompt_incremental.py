@@ -463,6 +463,27 @@ def test_tools_and_variables_are_not_taken_from_before() -> None:
 
 
 @pytest.mark.parametrize("name", ["an outer value", "who owns the head"])
+def test_a_variable_edited_in_place_is_a_new_one(name: str) -> None:
+    kept, fresh = pair(SHAPES[name])
+    papers: list[Any] = [{"title": "a", "pages": [1, (2, [3])]}]
+    messages = talk(5)
+    kept.encode(messages, flavour=papers)
+    edits = (
+        lambda: papers.append("b"),
+        lambda: papers[0].update(title="c"),
+        lambda: papers[0]["pages"][1][1].append(4),
+        lambda: papers[0].update(papers=papers[1:]),
+        papers.clear,
+    )
+    for edit in edits:
+        edit()
+        assert outcome(kept, messages, flavour=papers) == outcome(fresh, messages, flavour=papers)
+    papers.append(papers)
+    with pytest.raises(ValueError, match="64 levels"):
+        kept.encode(messages, flavour=papers)
+
+
+@pytest.mark.parametrize("name", ["an outer value", "who owns the head"])
 def test_values_that_are_only_equal_are_not_the_same(name: str) -> None:
     kept, fresh = pair(SHAPES[name])
     messages = talk(5)
@@ -538,6 +559,22 @@ def test_a_value_that_may_change_is_not_trusted() -> None:
     for count in range(1, 7):
         text = kept.encode(messages[:count], flavour=counter).text
         assert text.startswith(f"{counter.n - count + 1}<|im_start|>")
+
+
+@pytest.mark.parametrize("blanks", [0, 1, 63, 64, 65, 300, 5000])
+@pytest.mark.parametrize("said", ["", ">", "<think>", "a<think>", "<think>b"])
+@pytest.mark.parametrize("grown", [False, True])
+def test_the_end_of_a_prompt_is_looked_at(said: str, blanks: int, grown: bool) -> None:
+    encoder, _ = pair(
+        dataclasses.replace(CHAT, template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    )
+    messages = [{"role": "user", "content": "x" * 40000}] * grown
+    if grown:
+        encoder.encode(messages)
+    messages += [{"role": "user", "content": said}, {"role": "user", "content": " \n" * blanks}]
+    prompt = encoder.encode(messages)
+    assert prompt.ends_with("<think>") == prompt.text.rstrip().endswith("<think>")
+    assert PromptEncoder(encoder.tokenizer, "<think>").encode([]).ends_with("<think>")
 
 
 def test_starts_take_one_rendering() -> None:

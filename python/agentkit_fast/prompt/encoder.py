@@ -19,7 +19,13 @@ from agentkit_fast.prompt.owned import Text
 from agentkit_fast.prompt.resume import Past, Rendering
 from agentkit_fast.prompt.template import ChatTemplate
 from agentkit_fast.prompt.watched import WireMessage
-from agentkit_fast.prompt.wire import copied, message_list, template_messages, template_tools
+from agentkit_fast.prompt.wire import (
+    copied,
+    message_list,
+    template_messages,
+    template_tools,
+    template_variables,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +94,16 @@ class Prompt:
         if callable(self._starts):
             self._starts = self._starts()
         return list(self._starts)
+
+    def ends_with(self, words: str) -> bool:
+        """Whether the text, blanks at its end left aside, ends with `words`. Only its end is looked at."""
+        text, size, take = self._text, len(self._text), len(words) + 64
+        while True:
+            start = max(0, size - take)
+            tail = (text[start:] if isinstance(text, str) else text.cut(start, size)).rstrip()
+            if len(tail) >= len(words) or not start:
+                return tail.endswith(words)
+            take *= 4
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -495,7 +511,8 @@ class PromptEncoder:
 
 
 def _variables(enable_thinking: bool | None, variables: dict[str, Any]) -> dict[str, Any]:
-    return variables if enable_thinking is None else {**variables, "enable_thinking": enable_thinking}
+    thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    return template_variables({**variables, **thinking})
 
 
 def _written(loop: Past) -> int:

@@ -12,7 +12,7 @@ from agentkit_fast.messages import ContentPart, Message, ToolCall, ToolDef
 from agentkit_fast.prompt.owned import Owned
 from agentkit_fast.prompt.watched import WireMessage
 
-__all__ = ["ROLES", "copied", "message_list", "template_messages", "template_tools"]
+__all__ = ["ROLES", "copied", "message_list", "template_messages", "template_tools", "template_variables"]
 
 # Some templates build a control token from the role (`'<|' + role + '|>'`). These few may: no text of a
 # conversation can choose among them.
@@ -144,3 +144,19 @@ def template_tools(tools: Sequence[ToolDef] | Sequence[Mapping[str, Any]]) -> li
         for tool in tools
     )
     return [WireMessage(tool) if isinstance(tool, dict) else tool for tool in shaped]
+
+
+def template_variables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Further variables as they are now: the caller may change lists and dicts in place before the next prompt."""
+    return {name: _snapshot(value) for name, value in given.items()}
+
+
+def _snapshot(value: Any, depth: int = 0) -> Any:
+    kind = type(value)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return value
+    if depth > 64:
+        raise ValueError("A variable of the template is nested more than 64 levels deep.")
+    if kind is dict:
+        return {key: _snapshot(item, depth + 1) for key, item in value.items()}
+    return kind(_snapshot(item, depth + 1) for item in value)

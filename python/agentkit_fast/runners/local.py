@@ -389,7 +389,7 @@ class LocalRunner:
             max_tokens=max(0, options.max_tokens),
             reserved=len(ids) + (min(room, options.max_tokens) if options.max_tokens > 0 else room),
             session=options.session_id,
-            thinking=prompt.text.rstrip().endswith("<think>"),
+            thinking=prompt.ends_with("<think>"),
             channels=self._channels,
             calls=calls,
             guard=RepetitionGuard(**self._repetition) if self._watches else None,

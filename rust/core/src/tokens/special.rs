@@ -47,6 +47,24 @@ struct Pattern {
 struct Runs {
     /// Times and id, the most first.
     sizes: Vec<(usize, u32)>,
+    /// For a run of this length, up to the longest token's: place of the first of `sizes` that fits.
+    fits: Vec<u32>,
+}
+
+impl Runs {
+    fn number(&mut self) {
+        let most = self.sizes.first().map_or(0, |&(size, _)| size);
+        self.fits = (0..=most)
+            .map(|len| self.sizes.partition_point(|&(size, _)| size > len) as u32)
+            .collect();
+    }
+
+    /// The longest token in a run of `len`.
+    #[inline(always)]
+    fn longest(&self, len: usize) -> Option<(usize, u32)> {
+        let place = self.fits[len.min(self.fits.len() - 1)];
+        self.sizes.get(place as usize).copied()
+    }
 }
 
 struct Finder {
@@ -57,6 +75,8 @@ struct Finder {
     runs: Vec<Runs>,
     /// For each byte, the place in `runs` of its family + 1.
     run_of: [u8; 256],
+    /// The bytes that `run_of` knows.
+    run_bytes: Vec<u8>,
 }
 
 /// Special tokens of a vocabulary, and what finds them, each built when first needed.
@@ -132,6 +152,7 @@ impl Specials {
         }
         let mut runs: Vec<Runs> = Vec::new();
         let mut run_of = [0; 256];
+        let mut run_bytes = Vec::new();
         let mut patterns = Vec::new();
         for pattern in all {
             let first = usize::from(pattern.text[0]);
@@ -140,13 +161,18 @@ impl Specials {
                 continue;
             }
             if run_of[first] == 0 {
-                runs.push(Runs { sizes: Vec::new() });
+                runs.push(Runs {
+                    sizes: Vec::new(),
+                    fits: Vec::new(),
+                });
                 run_of[first] = runs.len() as u8;
+                run_bytes.push(first as u8);
             }
             runs[usize::from(run_of[first]) - 1]
                 .sizes
                 .push((pattern.text.len(), pattern.id));
         }
+        runs.iter_mut().for_each(Runs::number);
         let automaton = (!patterns.is_empty())
             .then(|| {
                 // Fails only past 2^31 states, which the texts of one header cannot ask for.
@@ -163,11 +189,26 @@ impl Specials {
             longest,
             runs,
             run_of,
+            run_bytes,
         })
     }
 }
 
 impl Finder {
+    /// The first byte of `text` that tokens repeat.
+    #[inline(always)]
+    fn next_run(&self, text: &[u8]) -> Option<usize> {
+        match self.run_bytes[..] {
+            [] => None,
+            [a] => memchr::memchr(a, text),
+            [a, b] => memchr::memchr2(a, b, text),
+            [a, b, c] => memchr::memchr3(a, b, c, text),
+            _ => text
+                .iter()
+                .position(|&byte| self.run_of[usize::from(byte)] != 0),
+        }
+    }
+
     fn cut(&self, text: &[u8], piece: &mut impl FnMut(Fragment)) {
         let mut cutter = Cutter {
             text,
@@ -289,30 +330,23 @@ impl Cutter<'_> {
 
     /// Hands out the text before `end`, with the repeated characters in it as tokens.
     fn text_up_to(&mut self, end: usize, piece: &mut impl FnMut(Fragment)) {
-        if !self.finder.runs.is_empty() {
-            let mut at = self.done;
-            while at < end {
-                let byte = self.text[at];
-                let family = usize::from(self.finder.run_of[usize::from(byte)]);
-                if family == 0 {
-                    at += 1;
-                    continue;
+        let mut at = self.done;
+        while let Some(found) = self.finder.next_run(&self.text[at..end]) {
+            let start = at + found;
+            let byte = self.text[start];
+            let family = usize::from(self.finder.run_of[usize::from(byte)]);
+            at = start;
+            while at < end && self.text[at] == byte {
+                at += 1;
+            }
+            let mut from = start;
+            while let Some((size, id)) = self.finder.runs[family - 1].longest(at - from) {
+                if from > self.done {
+                    piece(Fragment::Text(self.done..from));
                 }
-                let start = at;
-                while at < end && self.text[at] == byte {
-                    at += 1;
-                }
-                let mut from = start;
-                for &(size, id) in &self.finder.runs[family - 1].sizes {
-                    while at - from >= size {
-                        if from > self.done {
-                            piece(Fragment::Text(self.done..from));
-                        }
-                        piece(Fragment::Token(id));
-                        from += size;
-                        self.done = from;
-                    }
-                }
+                piece(Fragment::Token(id));
+                from += size;
+                self.done = from;
             }
         }
         if end > self.done {

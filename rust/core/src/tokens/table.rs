@@ -160,7 +160,7 @@ impl PairTable {
 
 /// Words below this length are compared as one number.
 const SHORT: usize = 16;
-const SETS: usize = 1 << 14;
+const SETS: usize = 1 << 15;
 const LONG_SLOTS: usize = 1 << 12;
 /// Longer words are seldom met again.
 const LONG: usize = 128;
@@ -177,7 +177,7 @@ struct Set {
 /// A longer word and its ids.
 type LongWord = (Box<[u8]>, Box<[u32]>);
 
-/// The ids of words met lately. Bounded: 1 MiB, and at most 4,096 longer words.
+/// The ids of words met lately. Bounded: 2 MiB, and at most 4,096 longer words.
 pub struct WordCache {
     sets: Vec<Set>,
     long: Vec<Option<LongWord>>,
@@ -240,17 +240,32 @@ impl WordCache {
         Some(&ids[..(*len as usize).min(3)])
     }
 
+    /// A short word that newer ones have pushed out of its own set into the one beside it.
+    pub fn get_beside(&self, key: u128) -> Option<&[u32]> {
+        let set = &self.sets[Self::set_of(key) ^ 1];
+        let way = set.keys.iter().position(|&known| known == key)?;
+        let [len, ids @ ..] = &set.values[way];
+        Some(&ids[..(*len as usize).min(3)])
+    }
+
     /// Keeps the ids of a short word, if there are few enough; `true` where it did.
     pub fn put(&mut self, key: u128, ids: &[u32]) -> bool {
         if ids.len() > 3 {
             return false;
         }
-        let set = &mut self.sets[Self::set_of(key)];
+        let place = Self::set_of(key);
+        let set = &mut self.sets[place];
+        let pushed = (set.keys[1], set.values[1]);
         set.keys[1] = set.keys[0];
         set.values[1] = set.values[0];
         set.keys[0] = key;
         set.values[0][0] = ids.len() as u32;
         set.values[0][1..=ids.len()].copy_from_slice(ids);
+        // Sets fill unevenly: what is pushed out of a full one gets the older place beside it.
+        if pushed.0 != 0 && Self::set_of(pushed.0) == place {
+            let beside = &mut self.sets[place ^ 1];
+            (beside.keys[1], beside.values[1]) = pushed;
+        }
         true
     }
 
@@ -258,15 +273,25 @@ impl WordCache {
         if word.len() > LONG {
             return None;
         }
-        match &self.long[hash_bytes(word) as usize % LONG_SLOTS] {
-            Some((known, ids)) if **known == *word => Some(ids),
-            _ => None,
-        }
+        let place = hash_bytes(word) as usize % LONG_SLOTS;
+        [place, place ^ 1]
+            .into_iter()
+            .find_map(|place| match &self.long[place] {
+                Some((known, ids)) if **known == *word => Some(&**ids),
+                _ => None,
+            })
     }
 
     pub fn put_long(&mut self, word: &[u8], ids: &[u32]) {
         if word.len() <= LONG {
-            self.long[hash_bytes(word) as usize % LONG_SLOTS] = Some((word.into(), ids.into()));
+            let place = hash_bytes(word) as usize % LONG_SLOTS;
+            // Where another word of this place is, it goes to the place beside.
+            if let Some(pushed) = self.long[place].take()
+                && hash_bytes(&pushed.0) as usize % LONG_SLOTS == place
+            {
+                self.long[place ^ 1] = Some(pushed);
+            }
+            self.long[place] = Some((word.into(), ids.into()));
         }
     }
 }
@@ -338,5 +363,39 @@ mod tests {
             Some(&[1, 2, 3, 4, 5][..])
         );
         assert_eq!(cache.get_long(b"a word of many bytez"), None);
+    }
+
+    #[test]
+    fn what_a_full_cache_still_has_is_right() {
+        let mut cache = WordCache::new();
+        let keys: Vec<u128> = (1..200_000).map(|n| (n * n) | (7 << 120)).collect();
+        let words: Vec<String> = (0..10_000)
+            .map(|n| format!("a word of many bytes {n}"))
+            .collect();
+        let ids = |n: usize| [n as u32, n as u32 + 1];
+        for (n, &key) in keys.iter().enumerate() {
+            assert!(cache.put(key, &ids(n)));
+            assert_eq!(cache.get(key), Some(&ids(n)[..]));
+        }
+        for (n, word) in words.iter().enumerate() {
+            cache.put_long(word.as_bytes(), &ids(n));
+        }
+        let mut kept = [0; 3];
+        for (n, &key) in keys.iter().enumerate() {
+            for (place, found) in [cache.get(key), cache.get_beside(key)]
+                .into_iter()
+                .enumerate()
+            {
+                kept[place] += usize::from(found.is_some());
+                assert!(found.is_none_or(|found| found == ids(n)));
+            }
+        }
+        for (n, word) in words.iter().enumerate() {
+            let found = cache.get_long(word.as_bytes());
+            kept[2] += usize::from(found.is_some());
+            assert!(found.is_none_or(|found| found == ids(n)));
+        }
+        assert!(kept[0] > SETS && kept[1] > 100, "{kept:?}");
+        assert!(kept[2] > LONG_SLOTS / 2, "{kept:?}");
     }
 }

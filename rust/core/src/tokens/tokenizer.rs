@@ -51,12 +51,13 @@ enum Engine {
 /// Pairs of bytes that meet inside a token, at the border of two characters: where two bytes never do,
 /// no token reaches across and the text can be cut. Blanks count as themselves.
 struct Borders {
-    meet: Vec<[u64; 4]>,
+    meet: Box<[[u64; 4]; 256]>,
 }
 
 impl Borders {
     fn new<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut meet = vec![[0_u64; 4]; 256];
+        // Inside a character there is no border: what continues one meets everything.
+        let mut meet = Box::new([[0, 0, u64::MAX, 0]; 256]);
         for text in texts {
             let text = replace_blanks(text);
             for place in 1..text.len() {
@@ -71,13 +72,16 @@ impl Borders {
 
     #[inline(always)]
     fn cut(&self, before: u8, after: u8) -> bool {
-        after & 0xc0 != 0x80
-            && self.meet[usize::from(before)][usize::from(after >> 6)] & (1 << (after & 63)) == 0
+        self.meet[usize::from(before)][usize::from(after >> 6)] & (1 << (after & 63)) == 0
     }
 }
 
 /// `text` with every U+2581 as the blank it stands for.
 fn replace_blanks(text: &[u8]) -> Cow<'_, [u8]> {
+    // Most texts do not even have its first byte.
+    if memchr::memchr(BLANK.as_bytes()[0], text).is_none() {
+        return Cow::Borrowed(text);
+    }
     let finder = memchr::memmem::Finder::new(BLANK);
     let Some(first) = finder.find(text) else {
         return Cow::Borrowed(text);
@@ -333,8 +337,8 @@ impl Tokenizer {
     ) {
         let Some(borders) = &self.borders else { return };
         let mut from = start;
-        for place in start + 1..end {
-            if borders.cut(text[place - 1], text[place]) {
+        for (place, both) in (start + 1..end).zip(text[start..end].windows(2)) {
+            if borders.cut(both[0], both[1]) {
                 self.word(text, from, place, guarded, work, sink);
                 from = place;
             }
@@ -380,7 +384,12 @@ impl Tokenizer {
             escaped,
             ids,
         } = work;
-        if let Some(known) = cache.get_long(word)
+        let known = if key == 0 {
+            cache.get_long(word)
+        } else {
+            cache.get_beside(key).or_else(|| cache.get_long(word))
+        };
+        if let Some(known) = known
             && (!guarded || !self.any_structural(known))
         {
             return sink.take(known);
