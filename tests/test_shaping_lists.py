@@ -116,6 +116,21 @@ def test_shortened_messages_name_themselves_and_keep_unknown_keys() -> None:
     assert all(len(m["content"]) <= 300 and "bytes]" in m["content"] for m in stubs)
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        [{"role": "assistant", "content": "x" * 3000}, {"role": "assistant", "content": "done"}],
+        [{"role": "tool", "tool_call_id": "z", "content": "x" * 3000}],
+        [{"role": "notice", "content": "x" * 3000}],
+    ],
+    ids=["joined replies", "late result", "unknown role"],
+)
+def test_what_was_repaired_is_shortened_before_it_is_left_out(large: list[dict[str, Any]]) -> None:
+    given = [{"role": "user", "content": "a"}, *large, {"role": "user", "content": "b"}]
+    shaped = shape_messages(given, budget=400, policy=ShapePolicy(lod_above=100, preserve_last_messages=1))
+    assert [m["content"][:11] for m in shaped] == ["a", "[shortened:", "b"]
+
+
 def test_content_parts_and_images() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
     given = [
@@ -144,6 +159,17 @@ REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
                 "role": "tool",
                 "content": "[no result: this call was interrupted before it ended]",
                 "tool_call_id": "a",
+            },
+        ],
+    ),
+    "a call id with a lone surrogate": (
+        [{"role": "assistant", "content": "", "tool_calls": [call("\udc00")]}],
+        [
+            {"role": "assistant", "content": "", "tool_calls": [call("\ufffd")]},
+            {
+                "role": "tool",
+                "content": "[no result: this call was interrupted before it ended]",
+                "tool_call_id": "\ufffd",
             },
         ],
     ),

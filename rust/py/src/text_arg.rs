@@ -21,6 +21,10 @@ impl<'a, 'py> TextArg<'a, 'py> {
         &self.text
     }
 
+    pub fn into_text(self) -> Cow<'a, str> {
+        self.text
+    }
+
     pub fn py(&self) -> Python<'py> {
         self.object.py()
     }
