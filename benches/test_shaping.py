@@ -93,6 +93,27 @@ def test_next_build(benchmark: Any, way: str, entries: int) -> None:
     benchmark.pedantic(step, rounds=500)
 
 
+@pytest.mark.parametrize("entries", [1_000, 10_000])
+def test_next_build_without_context_since(benchmark: Any, entries: int) -> None:
+    """A store that can only hand over everything."""
+    benchmark.group = "one more entry, built, store without context_since"
+
+    def made(n: int) -> Entry:
+        kind = ("user", "assistant")[n % 2]
+        return Entry(kind=kind, content=f"message {n} " * 10, id=f"e{n}", created_at=n + 1)
+
+    store = ListStore([made(n) for n in range(entries)])
+    shaper = Shaper(store, None, ShapePolicy())
+    shaper.build("s", "sys")
+    place = iter(range(entries, 10**9))
+
+    def step() -> None:
+        store.append("s", made(next(place)))
+        shaper.build("s", "sys")
+
+    benchmark.pedantic(step, rounds=200)
+
+
 def dicts() -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = [{"role": "system", "content": "You keep a depot."}]
     for n in range(2500):
