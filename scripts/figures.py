@@ -255,7 +255,11 @@ TABLES = (
             beside(
                 "10,000 messages into 4,000 tokens (`shape_messages`)",
                 SHAPING + "TestList::test_shape_messages",
-                {"LangChain's `trim_messages` {}": SHAPING + "TestList::test_langchain_trim_messages"},
+                {
+                    "LangChain's `trim_messages`, given its objects {}": SHAPING
+                    + "TestList::test_langchain_trim_messages[objects]",
+                    "given the same dicts {}": SHAPING + "TestList::test_langchain_trim_messages[dicts]",
+                },
             ),
             Row(
                 "one more entry, history of 1,000 / 100,000",

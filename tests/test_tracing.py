@@ -7,7 +7,10 @@ import re
 
 import pytest
 
+from agentkit_fast import Entry, MemoryStore, ScriptedRunner, Session
+from agentkit_fast.errors import CompactionFailed
 from agentkit_fast.protocols import Tracer
+from agentkit_fast.shaping import ShapePolicy, Shaper
 from agentkit_fast.tracing import ConsoleTracer, OTelTracer
 
 
@@ -66,3 +69,91 @@ def test_otel_spans_carry_the_conventions_names(record_content: bool) -> None:
     assert tool.status.status_code.name == "ERROR"
     assert [event.name for event in tool.events] == (["exception"] if record_content else [])
     assert ("no such file" in tool.status.description) == record_content
+
+
+class Kept:
+    """A tracer that keeps its spans: (name, name of the parent, attributes, error)."""
+
+    def __init__(self) -> None:
+        self.spans: list[Kept.Span] = []
+
+    class Span:
+        def __init__(self, name: str, parent: str) -> None:
+            self.name, self.parent = name, parent
+            self.attributes: dict[str, object] = {}
+            self.ended = 0
+            self.error: BaseException | None = None
+
+        def set(self, key: str, value: object) -> Kept.Span:
+            self.attributes[key] = value
+            return self
+
+        def end(self) -> None:
+            self.ended += 1
+
+        def end_error(self, error: BaseException) -> None:
+            self.ended += 1
+            self.error = error
+
+    def start(self, name: str, parent: Kept.Span | None = None) -> Kept.Span:
+        self.spans.append(Kept.Span(name, parent.name if parent else ""))
+        return self.spans[-1]
+
+    def named(self, name: str) -> list[Kept.Span]:
+        assert all(span.ended == 1 for span in self.spans)
+        return [span for span in self.spans if span.name == name]
+
+
+def test_a_request_sent_again_is_in_the_trace_without_the_servers_words() -> None:
+    pytest.importorskip("httpx2")
+    from agentkit_fast.runners.http import HttpRunner
+    from servers import Wire, WireServer, says
+
+    def busy(wire: Wire) -> None:
+        wire.whole({"error": {"message": "secret words"}}, 503, retry_after="0.05")
+
+    tracer = Kept()
+    with WireServer(busy, says("hi")) as wire, HttpRunner(wire.url, "m") as runner:
+        session = Session("s", MemoryStore(), runner, tracer=tracer)
+        session.inject(Entry(kind="user", content="hello"))
+        assert session.turn().reply == "hi"
+    (retry,) = tracer.named("agent.retry")
+    assert retry.parent == "agent.streamChat"
+    assert retry.attributes["reason"] == "request"
+    assert retry.attributes["attempt"] == 1
+    assert "secret" not in str([span.attributes for span in tracer.spans])
+
+
+def test_a_reply_of_nothing_is_in_the_trace() -> None:
+    tracer = Kept()
+    session = Session("s", MemoryStore(), ScriptedRunner(["", "hi"]), tracer=tracer)
+    session.inject(Entry(kind="user", content="hello"))
+    session.turn()
+    (retry,) = tracer.named("agent.retry")
+    assert (retry.parent, retry.attributes["reason"]) == ("agent.Turn", "empty reply")
+
+
+@pytest.mark.parametrize("reply", ["a few notes", ""])
+def test_a_fold_is_in_the_trace(reply: str) -> None:
+    tracer = Kept()
+    store = MemoryStore()
+    for n in range(60):
+        store.append("s", Entry(kind=("user", "assistant")[n % 2], content=f"{n} " * 50))
+    runner = ScriptedRunner([reply], repeat_last=True)
+    window = Shaper(store, runner, ShapePolicy(budget_tokens=1500), tracer=tracer).build("s")
+    (fold,) = tracer.named("agent.Shaper.Compact")
+    assert fold.parent == "agent.Shaper.Build"
+    if reply:
+        assert fold.attributes == {"entries": window.compactions[0].subsumed_count, "bytes": len(reply)}
+    else:
+        assert isinstance(fold.error, CompactionFailed)
+
+
+def test_a_tracer_that_fails_fails_no_build() -> None:
+    class Broken:
+        def start(self, name: str, parent: object = None) -> None:
+            raise OSError("the collector is gone")
+
+    store = MemoryStore()
+    store.append("s", Entry(kind="user", content="hello"))
+    assert len(Shaper(store, tracer=Broken()).build("s")) == 1  # type: ignore[arg-type]

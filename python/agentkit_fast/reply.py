@@ -47,10 +47,12 @@ class _Reader:
         events: bool,
         used_ids: set[str],
         retries: list[RequestRetry],
+        on_retry: Callable[[Retrying], None],
     ) -> None:
         self.reply = reply
         self.used_ids = used_ids
         self.retries = retries
+        self.on_retry = on_retry
         self.ready: dict[int, str] = {}
         self.on_token = on_token
         self.events = events
@@ -85,6 +87,7 @@ class _Reader:
                     )
                 )
                 del self.retries[:-MOST_RETRIES]
+                self.on_retry(chunk)
                 if self.events:
                     yield Emit(chunk)
                 continue
@@ -291,6 +294,7 @@ def read_reply(
     events: bool,
     used_ids: set[str],
     retries: list[RequestRetry],
+    on_retry: Callable[[Retrying], None],
 ) -> Generator[Effect, Any, None]:
     """Read the open stream to its end into `reply`; what the runner tells of its waits goes into `retries`.
 
@@ -306,6 +310,7 @@ def read_reply(
         events=events,
         used_ids=used_ids,
         retries=retries,
+        on_retry=on_retry,
     )
     try:
         yield from reader.run()

@@ -1,19 +1,51 @@
 """Tracers: see what a turn does and what it costs.
 
 A tracer has one method, `start(name, parent=None)`, and gives a span with `set`, `end` and `end_error`
-(see `agentkit_fast.protocols`). The session opens `<prefix>.Turn`, `<prefix>.streamChat`, `<prefix>.tool`
-and the shaper `<prefix>.Shaper.Build`; attributes are counts, names and tokens, never the text of a
-conversation.
+(see `agentkit_fast.protocols`). The session opens `<prefix>.Turn`, `<prefix>.streamChat`, `<prefix>.retry`,
+`<prefix>.tool` and the shaper `<prefix>.Shaper.Build`, `<prefix>.Shaper.Compact`; attributes are counts, names and
+tokens, never the text of a conversation.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from typing import Any, Self, TextIO
 
-__all__ = ["ConsoleTracer", "OTelTracer"]
+__all__ = ["ConsoleTracer", "OTelTracer", "close_span", "open_span"]
+
+_log = logging.getLogger("agentkit_fast.tracing")
+
+
+def open_span(tracer: Any, name: str, parent: Any = None, **attributes: Any) -> Any:
+    """A span, or `None` without a tracer and where it fails: that is logged, and ends nothing."""
+    if tracer is None:
+        return None
+    try:
+        span = tracer.start(name, parent)
+        for key, value in attributes.items():
+            span.set(key, value)
+    except Exception:  # noqa: BLE001 - logged; a tracer must not end what it looks at
+        _log.exception("the tracer failed to start a span")
+        return None
+    return span
+
+
+def close_span(span: Any, error: BaseException | None, **attributes: Any) -> None:
+    """End what `open_span` gave, as failed where there is an error."""
+    if span is None:
+        return
+    try:
+        for key, value in attributes.items():
+            span.set(key, value)
+        if error is None:
+            span.end()
+        else:
+            span.end_error(error)
+    except Exception:  # noqa: BLE001 - logged; a tracer must not end what it looks at
+        _log.exception("the tracer failed to end a span")
 
 
 class ConsoleTracer:

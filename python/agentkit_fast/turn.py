@@ -64,6 +64,7 @@ from agentkit_fast.messages import ChatOptions, ToolCall, ToolDef, Usage
 from agentkit_fast.reply import Reply, read_reply
 from agentkit_fast.slots import Slots
 from agentkit_fast.toolcalls import GatedCall, distinct_ids, gate, switched_off
+from agentkit_fast.tracing import close_span, open_span
 
 __all__ = ["Rules", "Turn", "TurnPlan", "notification"]
 
@@ -194,7 +195,7 @@ class Turn:
         self.result.stop_reason = self.result.stop_reason or reason
         self.result.usage = msgspec.structs.replace(self.usage)
         self.result.reply = self.slots.expand(self.result.reply)
-        self._close_span(self._span, error, rounds=self.result.rounds, tool_calls=self.result.tool_calls)
+        close_span(self._span, error, rounds=self.result.rounds, tool_calls=self.result.tool_calls)
         if error is not None:
             try:
                 error.result = self.result  # type: ignore[attr-defined]  # ours declare it, others take it
@@ -339,6 +340,9 @@ class Turn:
                     events=plan.events,
                     used_ids=self._used_ids,
                     retries=plan.retries,
+                    on_retry=lambda told: self._trace_retry(
+                        span, "request", attempt=told.attempt, delay_s=told.delay_s
+                    ),
                 )
             finally:
                 yield CloseChat()
@@ -346,10 +350,10 @@ class Turn:
         except BaseException as error:
             # What was said so far is handed back with the error, but never stored as if it were final.
             self.result.reply = reply.content
-            self._close_span(span, error)
+            close_span(span, error)
             raise
         reply.latency_ms = max(0, (ended - began) // 1_000_000)
-        self._close_span(
+        close_span(
             span,
             None,
             messages=len(getattr(window, "messages", window)) if span is not None else 0,
@@ -429,6 +433,7 @@ class Turn:
                 " are removed from the history. Another temperature, a repeat penalty or a shorter context"
                 " usually helps."
             )
+        self._trace_retry(self._span, "repetition", attempt=self._repetitions)
         if plan.events:
             yield Emit(Notice(entry=note))
             yield Emit(Retrying(reason="repetition", attempt=self._repetitions))
@@ -461,6 +466,7 @@ class Turn:
         self._nudged = True
         note = notification(model_words.TAG_EMPTY, model_words.empty_reply())
         yield Append((note,))
+        self._trace_retry(self._span, "empty reply", attempt=1)
         if self.plan.events:
             yield Emit(Notice(entry=note))
             yield Emit(Retrying(reason="empty reply", attempt=1))
@@ -623,7 +629,7 @@ class Turn:
         else:
             item.raw = result_text(outcome.value)
         if item.span is not None:
-            self._close_span(item.span, None if item.closed else error, tool=call.name, bytes=len(item.raw))
+            close_span(item.span, None if item.closed else error, tool=call.name, bytes=len(item.raw))
         if item.answer is None:
             item.answer = yield from self._shown(
                 item, outcome.value
@@ -748,7 +754,7 @@ class Turn:
                 continue
             if item.answer is None:
                 item.answer = model_words.call_interrupted() if item.started else model_words.call_not_run()
-                self._close_span(item.span, None, tool=item.call.name, interrupted=True)
+                close_span(item.span, None, tool=item.call.name, interrupted=True)
             entries.append(_result_entry(item))
         if entries:
             done = yield from self._try(Append(tuple(entries)), False)
@@ -783,31 +789,17 @@ class Turn:
         )
 
     def _open_span(self, name: str, parent: Any) -> Any:
-        tracer = self.plan.tracer
-        if tracer is None:
+        plan = self.plan
+        if plan.tracer is None:
             return None
-        try:
-            span = tracer.start(f"{self.plan.span_prefix}.{name}", parent)
-            span.set("session_id", self.plan.session_id)
-            if self.plan.thread_id:
-                span.set("thread_id", self.plan.thread_id)
-        except Exception:  # noqa: BLE001 - logged; a tracer must not end a turn
-            _log.exception("the tracer failed to start a span")
-            return None
-        return span
+        labels = {"session_id": plan.session_id}
+        if plan.thread_id:
+            labels["thread_id"] = plan.thread_id
+        return open_span(plan.tracer, f"{plan.span_prefix}.{name}", parent, **labels)
 
-    def _close_span(self, span: Any, error: BaseException | None, **attributes: Any) -> None:
-        if span is None:
-            return
-        try:
-            for key, value in attributes.items():
-                span.set(key, value)
-            if error is None:
-                span.end()
-            else:
-                span.end_error(error)
-        except Exception:  # noqa: BLE001 - logged; a tracer must not end a turn
-            _log.exception("the tracer failed to end a span")
+    def _trace_retry(self, parent: Any, reason: str, **attributes: Any) -> None:
+        """A moment in the trace: something is asked again. A server's own words are not told."""
+        close_span(self._open_span("retry", parent), None, reason=reason, **attributes)
 
 
 def notification(tag: str, text: str) -> Entry:

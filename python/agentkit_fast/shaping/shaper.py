@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from agentkit_fast.shaping.plan import PLAN_VERSION, Plan, Setup, setup_of
 from agentkit_fast.shaping.policy import ShapePolicy, core_options
 from agentkit_fast.shaping.window import PlacedUnit, Window, messages_of
 from agentkit_fast.tokens import CharsByFour
+from agentkit_fast.tracing import close_span, open_span
 
 __all__ = ["Shaper"]
 
@@ -93,7 +94,7 @@ class Shaper:
         self._profile = profile or self._summarizer
         self._counter = counter or self._profile.counter or CharsByFour()
         self._tracer = tracer
-        self._span_name = f"{span_prefix}.Shaper.Build"
+        self._span_name = f"{span_prefix}.Shaper"
         self._max_sessions = max(1, max_sessions)
         self._states: OrderedDict[str, _State] = OrderedDict()
         self._lock = threading.Lock()
@@ -107,12 +108,25 @@ class Shaper:
 
     def build(self, session_id: str, system: str = "", tools: Sequence[ToolDef] = ()) -> Window:
         """The session's window now."""
-        return self._traced(lambda: self._drive(self._with_state(session_id, self._build, system, tools)))
+        span = open_span(self._tracer, f"{self._span_name}.Build")
+        try:
+            window: Window = self._drive(self._with_state(session_id, self._build, system, tools, span))
+        except BaseException as error:
+            close_span(span, error)
+            raise
+        return _seen(span, window)
 
     async def abuild(self, session_id: str, system: str = "", tools: Sequence[ToolDef] = ()) -> Window:
         """As `build`, awaited; a blocking store is called in a thread."""
-        steps = self._with_state(session_id, self._build, system, tools)
-        return await self._atraced(lambda: self._adrive(steps))
+        span = open_span(self._tracer, f"{self._span_name}.Build")
+        try:
+            window: Window = await self._adrive(
+                self._with_state(session_id, self._build, system, tools, span)
+            )
+        except BaseException as error:
+            close_span(span, error)
+            raise
+        return _seen(span, window)
 
     def compact(self, session_id: str) -> CompactionInfo | None:
         """Fold everything before the tail into one summary now, whatever the budget.
@@ -257,7 +271,9 @@ class Shaper:
             yield from _asking("save_plan", session_id, msgspec.json.encode(plan))
         state.unsaved = False
 
-    def _build(self, state: _State, session_id: str, system: str, tools: Sequence[ToolDef]) -> _Steps:
+    def _build(
+        self, state: _State, session_id: str, system: str, tools: Sequence[ToolDef], span: Any
+    ) -> _Steps:
         yield from self._read(state, session_id)
         transcript = state.transcript
         # In the heredoc format the tools are told in the system prompt, not beside it.
@@ -275,7 +291,7 @@ class Shaper:
         if step == "fold":
             before = transcript.total()
             try:
-                marker = yield from self._fold(state, session_id)
+                marker = yield from self._fold(state, session_id, span)
             except CompactionFailed as error:
                 state.degraded = str(error)
                 state.failed_at = transcript.taken()
@@ -317,8 +333,20 @@ class Shaper:
         yield from self._remember(state, session_id)
         return _info(marker, before, transcript.total())
 
-    def _fold(self, state: _State, session_id: str) -> _Steps:
+    def _fold(self, state: _State, session_id: str, parent: Any = None) -> _Steps:
         """Summarizes what is planned to be folded and stores the marker; `(compaction)`."""
+        span = open_span(self._tracer, f"{self._span_name}.Compact", parent)
+        try:
+            compaction: Compaction = yield from self._fold_planned(state, session_id)
+        except BaseException as error:
+            close_span(span, error)
+            raise
+        close_span(
+            span, None, entries=len(compaction.subsumes), bytes=len(compaction.marker.content.encode())
+        )
+        return compaction
+
+    def _fold_planned(self, state: _State, session_id: str) -> _Steps:
         transcript = state.transcript
         replaced, beside = transcript.fold_sizes()
         count = self._counter.count
@@ -423,32 +451,6 @@ class Shaper:
         except Exception as error:  # noqa: BLE001 any failure of the runner is a failed summary
             return Reply(problem=_describe(error))
 
-    def _traced(self, build: Callable[[], Window]) -> Window:
-        if self._tracer is None:
-            return build()
-        span = self._tracer.start(self._span_name)
-        try:
-            window = build()
-        except BaseException as error:
-            span.end_error(error)
-            raise
-        _describe_window(span, window)
-        span.end()
-        return window
-
-    async def _atraced(self, build: Callable[[], Awaitable[Window]]) -> Window:
-        if self._tracer is None:
-            return await build()
-        span = self._tracer.start(self._span_name)
-        try:
-            window = await build()
-        except BaseException as error:
-            span.end_error(error)
-            raise
-        _describe_window(span, window)
-        span.end()
-        return window
-
 
 class _Stopped(BaseException):
     """The build was stopped from outside, with nothing changed here; its cause is what was raised."""
@@ -499,11 +501,15 @@ def _info(compaction: Compaction, before: int, after: int) -> CompactionInfo:
     )
 
 
-def _describe_window(span: Any, window: Window) -> None:
-    span.set("messages", len(window)).set("tokens", window.tokens).set(
-        "compactions", len(window.compactions)
-    )
-    if window.break_reason:
-        span.set("break_reason", window.break_reason)
-    if window.degraded:
-        span.set("degraded", window.degraded)
+def _seen(span: Any, window: Window) -> Window:
+    """Ends a build's span with what came of it."""
+    if span is not None:
+        told = {
+            "messages": len(window),
+            "tokens": window.tokens,
+            "compactions": len(window.compactions),
+            "break_reason": window.break_reason,
+            "degraded": window.degraded,
+        }
+        close_span(span, None, **{name: value for name, value in told.items() if value != ""})
+    return window
