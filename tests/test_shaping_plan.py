@@ -11,6 +11,7 @@ from agentkit_fast import (
     Entry,
     MemoryStore,
     RunnerProfile,
+    ScriptedRunner,
     ShapePolicy,
     Shaper,
     SQLiteStore,
@@ -65,6 +66,19 @@ def test_nothing_is_written_twice_or_over_the_plan_of_another_policy() -> None:
     plain.append("s", Entry(kind="user", content="hello"))
     Shaper(plain, None, ShapePolicy()).build("s", "other")
     assert plain.saves == 0
+
+
+def test_a_fold_by_hand_leaves_what_the_windows_were_built_with() -> None:
+    store = MemoryStore()
+    for n in range(60):
+        store.append("s", Entry(kind=("user", "assistant")[n % 2], content=f"{n} " * 20))
+    Shaper(store, None, POLICY).build("s", "You keep a depot.", TOOLS)
+    before = recorded(store.load_plan("s"))
+    runner = ScriptedRunner(["a few notes"])
+    assert Shaper(store, runner, POLICY).compact("s") is not None
+    after = recorded(store.load_plan("s"))
+    assert before is not None
+    assert after == before
 
 
 def test_an_older_plan_is_still_read() -> None:

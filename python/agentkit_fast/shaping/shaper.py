@@ -54,8 +54,8 @@ class _State:
         self.degraded = ""
         self.unsaved = False
         """The plan differs from what the store keeps."""
-        self.setup = Setup()
-        """What the last window was built with."""
+        self.fixed: tuple[str, str] | None = None
+        """System prompt and tool schemas of the last build in this process."""
         self.told: Setup | None = None
         """What the store keeps of that; `None` where it keeps the plan of another policy, which stays."""
         self.failed_at = -1
@@ -265,11 +265,17 @@ class Shaper:
                 silent=silent,
                 hidden=hidden,
                 degraded=state.degraded,
-                setup=state.setup,
+                setup=self._setup(state),
             )
             state.unsaved = True
             yield from _asking("save_plan", session_id, msgspec.json.encode(plan))
         state.unsaved = False
+
+    def _setup(self, state: _State) -> Setup:
+        """What the session's windows are built with; as the store has it where none was built here yet."""
+        if state.fixed is None:
+            return state.told or Setup()
+        return setup_of(*state.fixed, self._counter, self._profile)
 
     def _build(
         self, state: _State, session_id: str, system: str, tools: Sequence[ToolDef], span: Any
@@ -279,11 +285,11 @@ class Shaper:
         # In the heredoc format the tools are told in the system prompt, not beside it.
         schemas = "" if self._policy.tool_format == "heredoc" else schema_json(tools)
         transcript.set_fixed(system, schemas)
-        state.setup = setup_of(system, schemas, self._counter, self._profile)
+        state.fixed = system, schemas
         if state.told is not None:
             # Once in a process, so that whoever looks into the file later knows what the session ran with. A host
             # whose system prompt tells the time does not write it in every turn.
-            state.unsaved |= self._policy.budget_tokens > 0 and state.told != state.setup
+            state.unsaved |= self._policy.budget_tokens > 0 and state.told != self._setup(state)
             state.told = None
         due = state.failed_at >= 0 and state.failed_at != transcript.taken()
         step = transcript.check("fold" if self._runner is not None else "leave_out", due)
