@@ -355,11 +355,13 @@ def test_ctrl_c_while_waiting(path: Path) -> None:
         before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.05)
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as caught:
                 drain(stream)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)
+        if not any("runners" in line.path.parts for line in caught.traceback):
+            stream.close()  # it came between two chunks, in a line of ours: then closing is ours as well
         # Nobody reads on: the reply is stopped without a close.
         deadline = time.monotonic() + 20
         while runner._engine._running and time.monotonic() < deadline:
