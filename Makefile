@@ -20,7 +20,7 @@ $(VENV)/.ready-base: pyproject.toml
 	@echo ">> Creating $(VENV) and installing the development tools (a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet --group test --group browser --group lint --group build --group server \
+	$(PIP) install --quiet --group test --group browser --group lint --group build --group server --group hosts \
 		'jinja2>=3.1.4' 'msgspec>=0.19' 'numpy>=1.26' 'typer>=0.15' 'httpx2>=2.16' 'tokenizers>=0.21' \
 		'jsonschema-rs>=0.30' 'mcp>=2' 'opentelemetry-sdk>=1.30' 'llguidance>=1.9,<2'
 	@echo ">> Fetching the embedded model (93 MB; the package is used as a box, its dependencies are not needed)"
