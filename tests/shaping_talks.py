@@ -51,11 +51,18 @@ class Cache:
     breaks: int = 0
     sent: int = 0
     sizes: list[int] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    """How much of each prompt was there already."""
+
+    @property
+    def reused(self) -> float:
+        return 1 - self.evaluated / self.sent
 
     def send(self, prompt: bytes, tokens: int) -> None:
         prompt = prompt[:-1]  # a longer array goes on where this one would close
         common = common_prefix(self.last, prompt)
         self.evaluated += len(prompt) - common
+        self.shares.append(common / len(prompt))
         self.sizes.append(tokens)
         if self.requests:
             self.breaks += common < len(self.last)

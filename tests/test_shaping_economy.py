@@ -50,14 +50,25 @@ def test_short_talk_with_rounds_of_any_size(words: int) -> None:
 
 @pytest.mark.slow
 def test_beside_other_packages() -> None:
-    """The table of docs/shaping.md: what needs no runner loses against none of them."""
+    """The table of docs/shaping.md: within the budget none reuses more, and none breaks less often.
+
+    With windows as large as those of peers that count less of a message, ours reuses as much, in fewer breaks.
+    """
     pytest.importorskip("langchain_core")
     pytest.importorskip("pydantic_ai_harness")
     script = runpy.run_path(str(Path(__file__).resolve().parent.parent / "scripts" / "shaping_peers.py"))
-    shaper, lists, *peers = script["rows"]()
-    assert len(peers) == 3
-    for row in (shaper, lists):
-        assert row.largest <= 4000
-        assert row.invalid == 0
-        assert row.reused > max(peer.reused for peer in peers)
-        assert row.breaks < min(peer.breaks for peer in peers)
+    shaper, lists, *others = script["rows"]()
+    assert shaper.largest <= lists.largest <= 4000
+    assert shaper.invalid == lists.invalid == 0
+    ours = [row for row in others if "Shaper" in row.name]
+    peers = [row for row in others if row not in ours]
+    assert (len(ours), len(peers)) in ((2, 6), (2, 7)), "with litellm or without"
+    for row in peers:
+        if row.largest <= 4000:
+            assert row.reused < lists.reused < shaper.reused
+            assert row.breaks > lists.breaks
+    for row in ours:
+        theirs = others[others.index(row) - 1]
+        assert row.largest <= theirs.largest
+        assert row.reused >= theirs.reused - 0.0005
+        assert row.breaks <= theirs.breaks
