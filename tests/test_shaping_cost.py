@@ -85,6 +85,38 @@ def test_a_stub_is_counted_once(always_lod: bool) -> None:
     assert max(stubs) == 1
 
 
+class Failing:
+    """A runner whose summaries fail; it remembers after how many entries it was asked."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.asked_at: list[int] = []
+
+    def chat_stream(self, messages: Any, tools: Any = (), options: Any = None) -> Any:
+        self.asked_at.append(len(self.store.context("s")))
+        raise ConnectionError("down")
+
+
+def test_a_summary_that_goes_on_failing_costs_little_more_than_what_is_new() -> None:
+    """It looks at everything before the tail: with each of the next four entries, then at twice the distance."""
+    store = MemoryStore()
+    counter = Asked()
+    runner = Failing(store)
+    shaper = Shaper(store, runner, ShapePolicy(budget_tokens=3000, headroom_tokens=1000), counter)
+    store.append("s", Entry(kind="user", content="sort the depot"))
+    while not runner.asked_at:
+        store.append("s", Entry(kind="user", content=f"question {len(store.context('s'))}"))
+        assert shaper.build("s", "sys").tokens <= 3000
+    first, counted, builds = runner.asked_at[0], counter.texts.total(), 30
+    for _ in range(builds):
+        store.append("s", Entry(kind="user", content=f"question {len(store.context('s'))}"))
+        assert shaper.build("s", "sys").degraded
+    assert [at - first for at in runner.asked_at] == [0, 1, 2, 3, 4, 6, 10, 18]
+    # Without a wait each of these builds would count the whole prompt.
+    tries = len(runner.asked_at) - 1
+    assert counter.texts.total() - counted <= 3 * builds + tries * (first + 20)
+
+
 HELD = """
 import re
 from pathlib import Path

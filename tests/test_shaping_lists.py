@@ -131,6 +131,45 @@ def test_what_was_repaired_is_shortened_before_it_is_left_out(large: list[dict[s
     assert [m["content"][:11] for m in shaped] == ["a", "[shortened:", "b"]
 
 
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (
+            [
+                {"role": "assistant", "content": "", "tool_calls": [call("a"), call("b")]},
+                {"role": "tool", "tool_call_id": "a", "content": "r"},
+                {"role": "tool", "tool_call_id": "z", "content": "an orphan"},
+                {"role": "tool", "tool_call_id": "b", "content": LONG},
+            ],
+            "[shortened: message 4, first 110 of 3000 bytes]\n",
+        ),
+        (
+            [
+                {"role": "assistant", "content": "", "tool_calls": [call("a"), call("b")]},
+                {"role": "tool", "tool_call_id": "b", "content": LONG},
+                {"role": "tool", "tool_call_id": "a", "content": "r"},
+            ],
+            "[shortened: message 2, first 110 of 3000 bytes]\n",
+        ),
+        (
+            [{"role": "assistant", "content": ["bare ", {"type": "text", "text": "whole"}, LONG]}],
+            "[shortened: message 1, first 110 of 3012 bytes]\nbare \nwhole\nxxx",
+        ),
+    ],
+    ids=["an orphan between", "results in another order", "bare texts among parts"],
+)
+def test_a_stub_names_its_message_and_shows_its_text(given: list[dict[str, Any]], wanted: str) -> None:
+    given = [{"role": "user", "content": "a"}, *given, {"role": "user", "content": "b"}]
+    policy = ShapePolicy(lod_above=110, preserve_last_messages=1, preserve_last_tool_calls=0)
+    shaped = shape_messages(given, budget=500, policy=policy)
+    check(shaped)
+    stubs = [m["content"] for m in shaped if str(m["content"]).startswith("[shortened")]
+    assert [stub[: len(wanted)] for stub in stubs] == [wanted]
+
+
 def test_content_parts_and_images() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
     given = [

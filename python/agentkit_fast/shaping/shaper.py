@@ -30,6 +30,8 @@ __all__ = ["Shaper"]
 
 _log = logging.getLogger("agentkit_fast.shaping")
 
+# So many times a failed summary is tried with the next new entry.
+_SOON = 4
 # Where neither a runner nor a budget says how much fits into one summary prompt.
 _UNKNOWN_WINDOW = 16_384
 
@@ -60,6 +62,29 @@ class _State:
         """What the store keeps of that; `None` where it keeps the plan of another policy, which stays."""
         self.failed_at = -1
         """How many entries there were when a summary failed; -1: none is due."""
+        self.failures = 0
+        """How often in a row it did, or could not even be tried."""
+
+    def failed(self) -> None:
+        """A summary that is due was not written."""
+        self.failed_at = self.transcript.taken()
+        self.failures += 1
+
+    def succeeded(self) -> None:
+        """No summary is due any more."""
+        self.degraded, self.failed_at, self.failures = "", -1, 0
+
+    def due(self) -> bool:
+        """Whether a summary that failed is to be tried again, though the window fits.
+
+        With the next new entry at first. A summary looks at everything before the tail, so where it goes on failing
+        it is tried at twice the distance each time: that keeps the cost of a build to what is new.
+        """
+        if self.failed_at < 0:
+            return False
+        wait = 1 << max(0, self.failures - _SOON)
+        fresh = self.transcript.taken() - self.failed_at
+        return fresh < 0 or fresh >= wait
 
 
 class Shaper:
@@ -253,7 +278,7 @@ class Shaper:
         state.transcript.set_levels(plan.runs, plan.silent, plan.hidden)
         state.degraded = plan.degraded
         if plan.degraded:
-            state.failed_at = state.transcript.taken()
+            state.failed()
 
     def _remember(self, state: _State, session_id: str) -> _Steps:
         if hasattr(self._store, "save_plan"):
@@ -291,7 +316,7 @@ class Shaper:
             # whose system prompt tells the time does not write it in every turn.
             state.unsaved |= self._policy.budget_tokens > 0 and state.told != self._setup(state)
             state.told = None
-        due = state.failed_at >= 0 and state.failed_at != transcript.taken()
+        due = state.due()
         step = transcript.check("fold" if self._runner is not None else "leave_out", due)
         compactions: tuple[CompactionInfo, ...] = ()
         if step == "fold":
@@ -300,20 +325,20 @@ class Shaper:
                 marker = yield from self._fold(state, session_id, span)
             except CompactionFailed as error:
                 state.degraded = str(error)
-                state.failed_at = transcript.taken()
+                state.failed()
                 _log.warning("session %s: %s", session_id, error)
                 transcript.check("minimal", False)
             else:
-                state.degraded, state.failed_at = "", -1
+                state.succeeded()
                 transcript.check("minimal", False)
                 compactions = (_info(marker, before, transcript.total()),)
             state.unsaved = True
         elif step != "fits" or due:
             hidden = transcript.left_out()
             if not hidden:
-                state.degraded, state.failed_at = "", -1
+                state.succeeded()
             elif due:
-                state.failed_at = transcript.taken()
+                state.failed()
             elif state.failed_at < 0:
                 why = "there is no runner to" if self._runner is None else "they are too few to"
                 state.degraded = f"{hidden} older parts are left out: {why} summarize them"
@@ -335,7 +360,7 @@ class Shaper:
             marker = yield from self._fold(state, session_id)
         finally:
             transcript.drop_plan()
-        state.degraded, state.failed_at = "", -1
+        state.succeeded()
         yield from self._remember(state, session_id)
         return _info(marker, before, transcript.total())
 

@@ -19,13 +19,12 @@ struct Shorter<V> {
 }
 
 impl<H: Host> Contents<'_, H> {
-    /// A message of `tokens`, shortened. `place`: what its stub names; `unit`: what those of its calls name.
+    /// A message of `tokens`, shortened. `place`: what its stub and those of its calls name.
     pub fn shortened(
         &self,
         message: H::Value,
         tokens: usize,
         place: usize,
-        unit: usize,
         limits: Limits,
     ) -> Result<(H::Value, usize), H::Error> {
         let Limits { above, keep } = limits;
@@ -46,8 +45,7 @@ impl<H: Host> Contents<'_, H> {
             Some(content) if kind == Kind::List => {
                 let mut texts = Vec::new();
                 for part in self.host.items(content)? {
-                    if self.host.kind(&part) == Kind::Dict
-                        && let Some(text) = self.part_text(&part)?
+                    if let Some(text) = self.part_text(&part)?
                         && let Some(text) = self.host.text(&text)?
                     {
                         texts.push(text.into_owned());
@@ -72,7 +70,7 @@ impl<H: Host> Contents<'_, H> {
                 tokens = (tokens + cost).saturating_sub(before);
             }
         }
-        self.shortened_calls(message, tokens, unit, limits)
+        self.shortened_calls(message, tokens, place, limits)
     }
 
     fn shortened_calls(

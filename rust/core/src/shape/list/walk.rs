@@ -297,13 +297,12 @@ impl<'h, H: Host> Walk<'h, H> {
         unit: usize,
         limits: Limits,
     ) -> impl Iterator<Item = Result<(H::Value, usize), H::Error>> {
-        let first = self.shown[self.units[unit].first as usize].at as usize;
-        self.chain(unit).enumerate().map(move |(offset, index)| {
+        self.chain(unit).map(move |index| {
+            let shown = self.shown[index as usize];
             self.contents().shortened(
                 self.message(index)?,
-                self.shown[index as usize].tokens as usize,
-                first + offset,
-                first,
+                shown.tokens as usize,
+                shown.at as usize,
                 limits,
             )
         })
