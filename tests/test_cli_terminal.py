@@ -182,16 +182,22 @@ def test_a_tool_call_asks_first(terminal: Terminal, tmp_path: Path, answer: str)
         assert terminal.exit_code() == 0
 
 
+def stopped_by_ctrl_c(terminal: Terminal) -> str:
+    """The screen after Ctrl-C ended the command, as it should."""
+    terminal.key("C-c")
+    assert terminal.exit_code() == 130
+    screen = terminal.screen()
+    assert "Traceback" not in screen
+    return screen
+
+
 def test_ctrl_c_ends_run_with_130(terminal: Terminal, tmp_path: Path) -> None:
     endless = Endless()
     with servers.WireServer(endless) as wire:
         terminal.start("run", "count", "--endpoint", wire.url, "--format", "native", "--session", "talk.db")
         terminal.wait_for("word5")
-        terminal.key("C-c")
-        assert terminal.exit_code() == 130
-        screen = terminal.screen()
+        screen = stopped_by_ctrl_c(terminal)
     assert "stopped; what was done so far is stored" in screen
-    assert "Traceback" not in screen
     assert history(tmp_path)[0] == ("user", "count")
 
 
@@ -213,8 +219,4 @@ def test_ctrl_c_ends_the_demo_with_130(terminal: Terminal, smollm2_path: Path) -
     pytest.importorskip("llama_cpp")
     terminal.start("demo", "--model", str(smollm2_path), "--threads", "1")
     terminal.wait_for("List the files")
-    terminal.key("C-c")
-    assert terminal.exit_code() == 130
-    screen = terminal.screen()
-    assert "stopped" in screen
-    assert "Traceback" not in screen
+    assert "stopped" in stopped_by_ctrl_c(terminal)

@@ -38,18 +38,18 @@ def test_the_page_has_the_rows_of_the_list(table: Any) -> None:
         assert row.task not in ("", "task")
 
 
+def benches(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What pytest says to them."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if "debug build" in ran.stdout + ran.stderr:
+        pytest.skip("the benches refuse a debug build")
+    return ran
+
+
 def test_each_python_bench_exists() -> None:
     files = sorted({bench.partition("::")[0] for bench in WANTED if bench.startswith("test_")})
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    found = subprocess.run(
-        [*command, *(f"benches/{name}" for name in files)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    if "debug build" in found.stdout + found.stderr:
-        pytest.skip("the benches refuse a debug build")
+    found = benches("--collect-only", *(f"benches/{name}" for name in files))
     there = {re.sub(r"^.*?(?=test_\w+\.py::)", "", line) for line in found.stdout.splitlines()}
     assert not [bench for bench in WANTED if bench.startswith("test_") and bench not in there]
 
@@ -76,16 +76,7 @@ def test_a_part_of_the_benches_is_enough(tmp_path: Path) -> None:
     (tmp_path / "empty.json").touch()
     measured = tmp_path / "calls.json"
     quick = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=1", "--benchmark-only"]
-    quick += [f"--benchmark-json={measured}", "-p", "no:cacheprovider"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "benches/test_heredoc.py", "-q", "-k", "many_rows", *quick],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    if "debug build" in ran.stdout + ran.stderr:
-        pytest.skip("the benches refuse a debug build")
+    ran = benches("benches/test_heredoc.py", "-k", "many_rows", f"--benchmark-json={measured}", *quick)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     page = tmp_path / "docs/performance.md"
     (table,) = (table for table in figures.TABLES if table.name == "calls")

@@ -21,6 +21,7 @@ from agentkit_fast.events import (
     TurnDone,
     UsageUpdated,
 )
+from kept_spans import Kept
 from session_kit import BOTH, call, reply, session
 
 
@@ -136,59 +137,30 @@ def test_a_fast_consumer_may_read_events_from_another_thread_of_control() -> Non
     assert isinstance(list(stream)[-1], TurnDone)
 
 
-class Spans:
-    """A tracer that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.all: list[Span] = []
-
-    def start(self, name: str, parent: Any = None) -> Span:
-        span = Span(name, parent)
-        self.all.append(span)
-        return span
-
-
-class Span:
-    def __init__(self, name: str, parent: Any) -> None:
-        self.name, self.parent, self.facts, self.ended = name, parent, {}, 0
-        self.error: BaseException | None = None
-
-    def set(self, key: str, value: Any) -> Span:
-        self.facts[key] = value
-        return self
-
-    def end(self) -> None:
-        self.ended += 1
-
-    def end_error(self, error: BaseException) -> None:
-        self.ended += 1
-        self.error = error
-
-
 @both_runs
 def test_spans(run: Any) -> None:
-    tracer = Spans()
+    tracer = Kept()
     spent = Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=4)
     made = session(
         [reply("x", call(), usage=spent), "ok"], tracer=tracer, span_prefix="shop", thread_id="t"
     )
     run(made)
-    assert [span.name for span in tracer.all] == [
+    assert [span.name for span in tracer.spans] == [
         "shop.Turn",
         "shop.streamChat",
         "shop.tool",
         "shop.streamChat",
     ]
-    root, chat, tool, _ = tracer.all
+    root, chat, tool, _ = tracer.spans
     assert root.parent is None
     assert chat.parent is tool.parent is root
-    assert all(span.ended == 1 and span.error is None for span in tracer.all)
-    assert (root.facts["session_id"], root.facts["thread_id"]) == ("s", "t")
-    assert root.facts["rounds"] == 2
-    assert chat.facts["tool_calls"] == 1
-    assert chat.facts["messages"] == 2
-    assert (chat.facts["prompt_tokens"], chat.facts["cached_tokens"]) == (9, 4)
-    assert chat.facts["completion_tokens"] == 2
+    assert all(span.ended == 1 and span.error is None for span in tracer.spans)
+    assert (root.attributes["session_id"], root.attributes["thread_id"]) == ("s", "t")
+    assert root.attributes["rounds"] == 2
+    assert chat.attributes["tool_calls"] == 1
+    assert chat.attributes["messages"] == 2
+    assert (chat.attributes["prompt_tokens"], chat.attributes["cached_tokens"]) == (9, 4)
+    assert chat.attributes["completion_tokens"] == 2
 
 
 @both_runs
@@ -205,13 +177,13 @@ def test_every_span_ends_whatever_happens(run: Any) -> None:
         ([reply(call()), RunnerError("gone")], broken),
         ([reply(call(), call('{"n":1}'))], stop),
     ):
-        tracer = Spans()
+        tracer = Kept()
         made = session(script, tracer=tracer, dispatch=dispatch, max_parallel_tools=1)
         try:
             run(made)
         except RunnerError:
-            assert tracer.all[0].error is not None
-        assert all(span.ended == 1 for span in tracer.all)
+            assert tracer.spans[0].error is not None
+        assert all(span.ended == 1 for span in tracer.spans)
 
 
 @both_runs

@@ -12,6 +12,7 @@ from agentkit_fast.errors import CompactionFailed
 from agentkit_fast.protocols import Tracer
 from agentkit_fast.shaping import ShapePolicy, Shaper
 from agentkit_fast.tracing import ConsoleTracer, OTelTracer
+from kept_spans import Kept
 
 
 def play(tracer: Tracer) -> None:
@@ -71,39 +72,6 @@ def test_otel_spans_carry_the_conventions_names(record_content: bool) -> None:
     assert ("no such file" in tool.status.description) == record_content
 
 
-class Kept:
-    """A tracer that keeps its spans: (name, name of the parent, attributes, error)."""
-
-    def __init__(self) -> None:
-        self.spans: list[Kept.Span] = []
-
-    class Span:
-        def __init__(self, name: str, parent: str) -> None:
-            self.name, self.parent = name, parent
-            self.attributes: dict[str, object] = {}
-            self.ended = 0
-            self.error: BaseException | None = None
-
-        def set(self, key: str, value: object) -> Kept.Span:
-            self.attributes[key] = value
-            return self
-
-        def end(self) -> None:
-            self.ended += 1
-
-        def end_error(self, error: BaseException) -> None:
-            self.ended += 1
-            self.error = error
-
-    def start(self, name: str, parent: Kept.Span | None = None) -> Kept.Span:
-        self.spans.append(Kept.Span(name, parent.name if parent else ""))
-        return self.spans[-1]
-
-    def named(self, name: str) -> list[Kept.Span]:
-        assert all(span.ended == 1 for span in self.spans)
-        return [span for span in self.spans if span.name == name]
-
-
 def test_a_request_sent_again_is_in_the_trace_without_the_servers_words() -> None:
     pytest.importorskip("httpx2")
     from agentkit_fast.runners.http import HttpRunner
@@ -118,7 +86,7 @@ def test_a_request_sent_again_is_in_the_trace_without_the_servers_words() -> Non
         session.inject(Entry(kind="user", content="hello"))
         assert session.turn().reply == "hi"
     (retry,) = tracer.named("agent.retry")
-    assert retry.parent == "agent.streamChat"
+    assert retry.under == "agent.streamChat"
     assert retry.attributes["reason"] == "request"
     assert retry.attributes["attempt"] == 1
     assert "secret" not in str([span.attributes for span in tracer.spans])
@@ -130,7 +98,7 @@ def test_a_reply_of_nothing_is_in_the_trace() -> None:
     session.inject(Entry(kind="user", content="hello"))
     session.turn()
     (retry,) = tracer.named("agent.retry")
-    assert (retry.parent, retry.attributes["reason"]) == ("agent.Turn", "empty reply")
+    assert (retry.under, retry.attributes["reason"]) == ("agent.Turn", "empty reply")
 
 
 @pytest.mark.parametrize("reply", ["a few notes", ""])
@@ -142,7 +110,7 @@ def test_a_fold_is_in_the_trace(reply: str) -> None:
     runner = ScriptedRunner([reply], repeat_last=True)
     window = Shaper(store, runner, ShapePolicy(budget_tokens=1500), tracer=tracer).build("s")
     (fold,) = tracer.named("agent.Shaper.Compact")
-    assert fold.parent == "agent.Shaper.Build"
+    assert fold.under == "agent.Shaper.Build"
     if reply:
         assert fold.attributes == {"entries": window.compactions[0].subsumed_count, "bytes": len(reply)}
     else:
