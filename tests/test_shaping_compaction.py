@@ -79,6 +79,18 @@ def test_a_bad_summary_changes_nothing(answer: Any) -> None:
     assert [m.content for m in window.messages if m.content.splitlines()[-1] == "S"]
 
 
+@pytest.mark.parametrize(
+    "answer", ["notes \ud800", "\udc00 " * 9000, ConnectionError("dead \ud800")], ids=ascii
+)
+def test_lone_surrogates_of_a_runner_are_repaired(answer: Any) -> None:
+    store = MemoryStore()
+    store.append_many("s", bays(20).entries)
+    window = Shaper(store, Answers(answer), POLICY).build("s", "s")
+    assert "\ufffd".encode() in window.to_json() + window.degraded.encode()
+    assert bool(window.compactions) != bool(window.degraded)
+    assert window.degraded.encode() in store.load_plan("s")
+
+
 def test_an_interrupted_summary_propagates() -> None:
     store = ListStore(bays(20).entries)
     before = list(store.entries)

@@ -25,6 +25,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_any_characters_in_any_name(store: Any, name: str) -> None:
     stored = store.append(name, user(name, id=name, tag=name, origin=name, reasoning=name))
     assert store.context(name) == [stored]
+    odd_kind = store.append("kinds", Entry(kind=name, content="x"))
+    assert store.context("kinds") == [odd_kind]
     assert store.history(name, before=name or stored.id) == []
     store.publish_notice(name, note("n"), group_by=name, key=name)
     assert store.clear(name, name, name) == 1

@@ -92,7 +92,7 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         # A subclass of `str` (a tool's outcome, markup, numpy's) cannot be encoded as JSON.
         if type(self.content) is not str:
             self.content = str.__str__(self.content)
-        # `isascii` is one flag test, so the common entry pays six of them and no call.
+        # `isascii` is one flag test, so the common entry pays seven of them and no call.
         if not (
             self.content.isascii()
             and self.reasoning.isascii()
@@ -100,7 +100,9 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             and self.tool_call_id.isascii()
             and self.tag.isascii()
             and self.id.isascii()
+            and self.kind.isascii()
         ):
+            self.kind = repair_text(self.kind)
             self.content = repair_text(self.content)
             self.reasoning = repair_text(self.reasoning)
             self.tool_name = repair_text(self.tool_name)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from agentkit_fast._core import Transcript
+from agentkit_fast._unicode import repair_text
 from agentkit_fast.compaction import MARKER_HEAD, Chat, Material, Reply, cut_to, summarize
 from agentkit_fast.entries import Compaction, CompactionInfo, Entry, EntryKind, new_id
 from agentkit_fast.errors import CompactionFailed, ContextOverflow
@@ -513,14 +514,14 @@ def _chatting(steps: Generator[Chat, Reply, str]) -> Generator[Chat, Reply, str]
 def _reply(chunks: list[Any]) -> Reply:
     for chunk in chunks:
         if chunk.error:
-            return Reply(problem=chunk.error)
+            return Reply(problem=repair_text(chunk.error))
         if chunk.stop_reason == "repetition":
             return Reply(problem="the model kept repeating itself")
-    return Reply(text="".join(chunk.content for chunk in chunks))
+    return Reply(text=repair_text("".join(chunk.content for chunk in chunks)))
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return repair_text(f"{type(error).__name__}: {error}")
 
 
 def _info(compaction: Compaction, before: int, after: int) -> CompactionInfo:

@@ -16,7 +16,7 @@ __all__ = ["ANSWERS", "deadline_ns", "decode_body", "encode_body", "order", "rep
 # After one of these the model has read what came before: taking a notice out would break its window.
 ANSWERS = frozenset({EntryKind.assistant.value})
 _COMPARED = ("kind", "content", "parts", "reasoning", "tool_call_id", "tool_name", "tag", "origin")
-_TEXTS = ("id", "content", "reasoning", "tool_call_id", "tool_name", "tag", "origin")
+_TEXTS = ("id", "kind", "content", "reasoning", "tool_call_id", "tool_name", "tag", "origin")
 _MAX_NS = 2**62
 
 _encode = msgspec.json.Encoder().encode
