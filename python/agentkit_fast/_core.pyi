@@ -322,6 +322,10 @@ class Transcript:
         """Take in new entries (a MessagePack array of them). False: some sort before the end of what is
         there, and nothing was taken in."""
 
+    def ingest_entries(self, entries: list[Any], pack: Callable[[list[Any]], bytes]) -> bool:
+        """As `ingest`, the entries as they are. Those that cannot be read as they stand (a subclass's, images)
+        `pack` makes MessagePack of; with a `count`, all of them."""
+
     def set_fixed(self, system: str, tools: str) -> None:
         """The system prompt, and the tools' schemas as their wire JSON (empty: none)."""
 

@@ -43,6 +43,8 @@ def packs(store: Any) -> bool:
 
 def read_packed(transcript: Transcript, pieces: Any) -> bool:
     """Gives pieces to the core; false when one sorts before the end of what is there."""
+    if type(pieces) is Pieces:
+        return transcript.ingest_entries(pieces.entries, pack_entries)
     if hasattr(pieces, "__len__"):
         transcript.expect(len(pieces))
     return all(map(transcript.ingest, pieces))
@@ -51,7 +53,7 @@ def read_packed(transcript: Transcript, pieces: Any) -> bool:
 def take_in(transcript: Transcript, entries: list[Entry]) -> bool:
     """Gives the entries to the core, in any order; false when some sort before the end of what is there."""
     if len(entries) <= PIECE:
-        return transcript.ingest(pack_entries(entries))
+        return transcript.ingest_entries(entries, pack_entries)
     begun = transcript.taken() > 0
     if not begun:
         # A store nearly always hands over a history in its order.

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 mod abort;
 mod beginning;
+mod entries;
 mod gguf;
 mod heredoc;
 mod json;

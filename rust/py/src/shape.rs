@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 use agentkit_core::shape::options::Options;
@@ -15,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use crate::entries::Slots;
 use crate::text_arg::TextArg;
 
 pyo3::import_exception!(agentkit_fast.errors, ContextOverflow);
@@ -79,6 +81,29 @@ impl Transcript {
             Some(error) => Err(error),
             None => Ok(value),
         }
+    }
+}
+
+/// Entries that are taken in at once: their records stay in the processor's cache.
+const PIECE: usize = 256;
+
+impl Transcript {
+    /// `None`, with nothing taken in, where the entries cannot be read as they stand.
+    fn ingest_slots(
+        &self,
+        py: Python<'_>,
+        slots: &Slots,
+        entries: &Bound<'_, PyList>,
+        range: Range<usize>,
+    ) -> Option<bool> {
+        if self.count.is_some() {
+            return None; // it is Python code, and may change an entry
+        }
+        // Before anything is read: to wait for it lets other threads run.
+        let mut inner = self.lock(py);
+        // SAFETY: the core runs no Python code and does not wait, and the records are done with after it.
+        let records = unsafe { slots.read(entries, range) }?;
+        Some(inner.ingest(&CharsByFour, records) == Ingest::Done)
     }
 }
 
@@ -160,6 +185,33 @@ impl Transcript {
         self.counting(py, |inner, counter| {
             inner.ingest(counter, records) == Ingest::Done
         })
+    }
+
+    /// As `ingest`, the entries as they are. What cannot be read as it stands, `pack` makes MessagePack of.
+    fn ingest_entries(
+        &self,
+        py: Python<'_>,
+        entries: &Bound<'_, PyList>,
+        pack: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let slots = Slots::get(py)?;
+        let total = entries.len();
+        self.expect(py, total);
+        for start in (0..total).step_by(PIECE) {
+            let end = total.min(start + PIECE);
+            let done =
+                match slots.and_then(|slots| self.ingest_slots(py, slots, entries, start..end)) {
+                    Some(done) => done,
+                    None => {
+                        let packed = pack.call1((entries.get_slice(start, end),))?;
+                        self.ingest(py, packed.extract()?)?
+                    }
+                };
+            if !done {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn set_fixed(

@@ -38,8 +38,8 @@ pub struct Record<'a> {
     pub created_at: i64,
 }
 
-impl Record<'_> {
-    const fn empty() -> Self {
+impl Default for Record<'_> {
+    fn default() -> Self {
         Self {
             id: Cow::Borrowed(""),
             kind: Kind::Notice,
@@ -50,6 +50,18 @@ impl Record<'_> {
             tool_name: Cow::Borrowed(""),
             tag: Cow::Borrowed(""),
             created_at: 0,
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// The kind by its name. One that is none of ours is shown as the tag, where there is no other; so this comes
+    /// after the tag.
+    pub fn set_kind(&mut self, name: impl Into<Cow<'a, str>>) {
+        let name = name.into();
+        self.kind = kind_of(name.as_bytes());
+        if self.kind == Kind::Notice && self.tag.is_empty() {
+            self.tag = name;
         }
     }
 
@@ -100,7 +112,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Record<'_>>, DecodeError> {
     let mut records = Vec::with_capacity(count.min(bytes.len()));
     for _ in 0..count {
         // Filled where it stands: a record is too large to be moved about.
-        records.push(Record::empty());
+        records.push(Record::default());
         if let Some(record) = records.last_mut() {
             reader.record(record)?;
         }

@@ -448,6 +448,15 @@ impl Transcript {
         separate(&self.costs(), &mut levels, &mut folded, false, line);
         self.silent = silent;
         self.hidden = hidden;
+        // A plan that leaves everything as it is, as that of a session within its budget does: the log stays.
+        let same = self
+            .units
+            .iter()
+            .zip(&levels)
+            .all(|(unit, level)| unit.level == *level);
+        if same && line.is_none() && self.line.is_none() {
+            return;
+        }
         for (index, level) in levels.iter().enumerate() {
             if *level > Level::Full {
                 self.shorten_unit(counter, index);
