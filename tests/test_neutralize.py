@@ -206,6 +206,35 @@ def test_lone_surrogates_are_repaired() -> None:
     assert SpecialTokens(["\ud83d"]).tokens == ["\ufffd"]
 
 
+# Long text is looked at in pieces of 65,536 characters before Python makes its UTF-8.
+LONG = ["日本語のテキスト、", "Ünïcode ist schön. ", "Сегодня <b>хорошая</b> [погода](x). ", "😀🎉"]
+
+
+@pytest.mark.parametrize("unit", LONG)
+@pytest.mark.parametrize("style", ["entity", "joiner"])
+def test_long_text_seen_for_the_first_time(unit: str, style: str) -> None:
+    def rewrite(text: str, tokens: SpecialTokens | None = None) -> str:
+        return neutralize_special_tokens(text, tokens=tokens, style=style)  # type: ignore[arg-type]  # parametrized
+
+    class Own(str):
+        __slots__ = ()
+
+    text = unit * (200_000 // len(unit))
+    assert rewrite(text) is text
+    own = Own(text)
+    assert rewrite(own) is own
+    odd = SpecialTokens(["Ü日", "本😀", "😀x", "ш" * 70_000])
+    for at in (0, 511, 65_500, 65_535, 65_536, 131_060, len(text)):
+        broken = text[:at] + "<start_of_turn>" + text[at:]
+        assert SpecialTokens.default().find(rewrite(broken)) == []
+        if style == "joiner":
+            assert restore_special_tokens(rewrite(broken)) == broken
+            joined = text[:at] + JOINER + text[at:]
+            assert restore_special_tokens(rewrite(joined)) == joined
+        assert rewrite(text[:at] + "\udfff" + text[at:]) == text[:at] + "\ufffd" + text[at:]
+        assert odd.find(rewrite(text[:at] + "本😀" + text[at:], odd)) == []
+
+
 @pytest.mark.parametrize("unit", ["<", "<|", "[", "<<SYS>", JOINER, "<" + JOINER, "[TOOL_CALLS", "日<"])
 def test_megabytes_of_hostile_text(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))

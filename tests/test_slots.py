@@ -147,6 +147,24 @@ def test_any_text(text: str, slots: dict[str, str]) -> None:
     assert capture_slots(text)["OUTPUT"] is not None
 
 
+@pytest.mark.parametrize("size", [1, 60, 5_000, 400_000])
+@pytest.mark.parametrize("letter", ["x", "é", "日", "😀"])
+def test_new_text_of_any_length(letter: str, size: int) -> None:
+    text, value = "a" * size, letter * size
+    expanded = expand_slots(f"{text}{{v}}{text}{{w}}", {"v": value, "w": ""})
+    assert expanded == text + value + text
+    assert expanded.isascii() == letter.isascii()
+    assert hash(expanded) == hash(text + value + text)
+    assert {expanded: 1}[text + value + text] == 1
+    slots = capture_slots(f"{text}<a>{value}<b>{text}</b></a>{text}")
+    assert slots == {
+        "a": f"{value}<b>{text}</b>",
+        "b": text,
+        "OUTPUT": text + value + text + text,
+    }
+    assert expand_slots("{OUTPUT}", slots) == slots["OUTPUT"]
+
+
 @pytest.mark.parametrize("unit", ["<a>", "</a>", "<a>x</b>", "<a><b>", "<", "{", "{a", "<a", "<a></a>"])
 def test_megabytes_of_hostile_text(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))

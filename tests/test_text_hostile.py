@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +35,11 @@ def _tools(text: str) -> list[dict[str, Any]]:
     return [{"name": text, "description": text, "parameters": schema}]
 
 
+STEP = 1  # letters of a push
+
+
 def _pushed(stream: Any, text: str) -> Any:
-    return [stream.push(letter) for letter in text]
+    return [stream.push(text[at : at + STEP]) for at in range(0, len(text), STEP)]
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -64,13 +69,13 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "render_tool_call, text": lambda text: core.render_tool_call(text, text),
     "repair_json": core.repair_json,
     "RepetitionGuard": lambda text: RepetitionGuard(where=text).where,
-    "RepetitionGuard.push": lambda text: _pushed(RepetitionGuard(), text * 800),
+    "RepetitionGuard.push": lambda text: _pushed(RepetitionGuard(), text * (800 if len(text) < 100 else 1)),
     "restore_special_tokens": core.restore_special_tokens,
     "section_names": core.section_names,
     "SpecialTokens": lambda text: SpecialTokens([text]).tokens,
     "SpecialTokens.family": lambda text: refusal(lambda: SpecialTokens.family(text)),
-    "SpecialTokens.find": lambda text: SpecialTokens([text]).find(text),
-    "SpecialTokens.neutralize": lambda text: SpecialTokens([text]).neutralize(text),
+    "SpecialTokens.find": lambda text: SpecialTokens([text[:99]]).find(text),
+    "SpecialTokens.neutralize": lambda text: SpecialTokens([text[:99]]).neutralize(text),
     "truncate_middle": lambda text: core.truncate_middle(text * 30, 20, hint=text),
 }
 
@@ -92,6 +97,34 @@ def valid(result: Any) -> None:
 @pytest.mark.parametrize("text", LONE, ids=ascii)
 def test_no_surrogate_is_an_error_or_comes_back(call: Callable[[str], Any], text: str) -> None:
     valid(call(text))
+
+
+UNITS = [
+    "<a>",
+    "<a><b>",
+    "{",
+    '{"a":',
+    "~~~\n",
+    "```\n",
+    "`",
+    "<",
+    "<|",
+    "[",
+    "@@call f\n{a: ",
+    "|",
+    "日<",
+    "0",
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_megabytes_of_one_thing(call: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Quadratic work would take minutes here.
+    monkeypatch.setattr(sys.modules[__name__], "STEP", 1000)
+    for unit in UNITS:
+        with contextlib.suppress(ValueError):
+            call(unit * (200_000 // len(unit)))
 
 
 @pytest.mark.parametrize(

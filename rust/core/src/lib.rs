@@ -5,6 +5,7 @@
 //! point.
 #![forbid(unsafe_code)]
 
+mod code_points;
 pub mod heredoc;
 pub mod json;
 pub mod logits;

@@ -26,7 +26,7 @@ use crate::special_tokens::SpecialTokens;
 
 /// Invisible characters that may break a token; the first that no token holds is taken. All begin with
 /// the bytes E2 81.
-const JOINERS: [char; 3] = ['\u{2060}', '\u{2063}', '\u{2064}'];
+pub(crate) const JOINERS: [char; 3] = ['\u{2060}', '\u{2063}', '\u{2064}'];
 const JOINER_LEAD: [u8; 2] = [0xE2, 0x81];
 
 /// 64 variation selectors, invisible as well, are the digits of a character's number.

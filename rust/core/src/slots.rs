@@ -78,8 +78,8 @@ pub fn capture_slots(result: &str) -> Slots<'_> {
     let output = if found.is_empty() {
         Cow::Borrowed(result)
     } else {
-        let mut output = String::new();
-        push_without_tags(&mut output, result, &found);
+        let mut output = String::with_capacity(length_without_tags(result, &found));
+        without_tags(result, &found, |piece| output.push_str(piece));
         Cow::Owned(output)
     };
     Slots {
@@ -88,14 +88,21 @@ pub fn capture_slots(result: &str) -> Slots<'_> {
     }
 }
 
-/// Appends `text` without the tags of `sections`, which are all those that [`sections`] finds in it.
-pub fn push_without_tags(out: &mut String, text: &str, sections: &[Section<'_>]) {
-    out.reserve(text.len());
+/// Bytes of what [`without_tags`] gives.
+pub fn length_without_tags(text: &str, sections: &[Section<'_>]) -> usize {
+    let tags = |section: &Section<'_>| {
+        section.text.start - section.open + section.close - section.text.end
+    };
+    text.len() - sections.iter().map(tags).sum::<usize>()
+}
+
+/// Gives to `push` the pieces of `text` without the tags of `sections`, which are all those that [`sections`] finds in it.
+pub fn without_tags<'t>(text: &'t str, sections: &[Section<'_>], mut push: impl FnMut(&'t str)) {
     let mut done = 0;
     // Ends of the sections that are open, the innermost last.
     let mut open: Vec<Range<usize>> = Vec::new();
     let mut leave_out = |tag: Range<usize>| {
-        out.push_str(&text[done..tag.start]);
+        push(&text[done..tag.start]);
         done = tag.end;
     };
     for section in sections {
@@ -108,7 +115,7 @@ pub fn push_without_tags(out: &mut String, text: &str, sections: &[Section<'_>])
     while let Some(close) = open.pop() {
         leave_out(close);
     }
-    out.push_str(&text[done..]);
+    push(&text[done..]);
 }
 
 /// Names of the sections of `text`, sorted, each once.
@@ -124,46 +131,81 @@ pub fn section_names(text: &str) -> Vec<&str> {
 /// What is put in is not expanded again; every other brace stays.
 pub fn expand_slots<'t, V: AsRef<str>>(
     text: &'t str,
-    lookup: impl FnMut(&'t str) -> Option<V>,
+    mut lookup: impl FnMut(&'t str) -> Option<V>,
 ) -> Cow<'t, str> {
     let mut out = String::new();
-    if push_expanded(&mut out, text, lookup) {
-        Cow::Owned(out)
-    } else {
-        Cow::Borrowed(text)
-    }
-}
-
-/// Appends what [`expand_slots`] makes of `text`; `false`, and nothing appended, where nothing is replaced.
-pub fn push_expanded<'t, V: AsRef<str>>(
-    out: &mut String,
-    text: &'t str,
-    mut lookup: impl FnMut(&'t str) -> Option<V>,
-) -> bool {
     let mut done = 0;
-    for (open, name) in placeholders_at(text) {
+    each_placeholder(text, |range, name| {
         if let Some(value) = lookup(name) {
             if done == 0 {
                 out.reserve(text.len() + text.len() / 16);
             }
-            out.push_str(&text[done..open]);
+            out.push_str(&text[done..range.start]);
             out.push_str(value.as_ref());
-            done = open + name.len() + 2;
+            done = range.end;
         }
-    }
+    });
     if done == 0 {
-        return false;
+        return Cow::Borrowed(text);
     }
     out.push_str(&text[done..]);
-    true
+    Cow::Owned(out)
 }
 
-fn placeholders_at(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn each_placeholder<'t>(text: &'t str, mut found: impl FnMut(Range<usize>, &'t str)) {
     let bytes = text.as_bytes();
-    memchr_iter(b'{', bytes).filter_map(move |open| {
-        let end = open + 1 + name_length(&bytes[open + 1..]);
-        (end > open + 1 && bytes.get(end) == Some(&b'}')).then(|| (open, &text[open + 1..end]))
-    })
+    for open in memchr_iter(b'{', bytes) {
+        let start = open + 1;
+        let end = start + name_length(&bytes[start..]);
+        if end > start && bytes.get(end) == Some(&b'}') {
+            found(open..end + 1, &text[start..end]);
+        }
+    }
+}
+
+/// A placeholder, and which of some values stands in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placeholder {
+    range: Range<usize>,
+    value: usize,
+}
+
+/// The placeholders of `text` whose name `value_of` knows.
+pub fn placeholders<'t>(
+    text: &'t str,
+    mut value_of: impl FnMut(&'t str) -> Option<usize>,
+) -> Vec<Placeholder> {
+    let mut places = Vec::new();
+    each_placeholder(text, |range, name| {
+        if let Some(value) = value_of(name) {
+            places.push(Placeholder { range, value });
+        }
+    });
+    places
+}
+
+/// Bytes of what [`expand`] gives.
+pub fn expanded_length(text: &str, places: &[Placeholder], values: &[&str]) -> usize {
+    let (old, new) = places.iter().fold((0, 0), |(old, new), place| {
+        (old + place.range.len(), new + values[place.value].len())
+    });
+    text.len() - old + new
+}
+
+/// Gives to `push` the pieces of `text` with `values` for its placeholders.
+pub fn expand<'t>(
+    text: &'t str,
+    places: &[Placeholder],
+    values: &[&'t str],
+    mut push: impl FnMut(&'t str),
+) {
+    let mut done = 0;
+    for place in places {
+        push(&text[done..place.range.start]);
+        push(values[place.value]);
+        done = place.range.end;
+    }
+    push(&text[done..]);
 }
 
 /// Every section of `text`, outer before inner; several may have one name.

@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 use aho_corasick::packed;
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, Anchored, Input, MatchKind};
 
+use crate::code_points::Firsts;
+
 /// Control tokens by model family. `<|` and `<｜` stand for every spelling that begins so.
 ///
 /// The rows are what the families' own tokenizers mark as special. The default set holds only
@@ -403,6 +405,7 @@ pub struct SpecialTokens {
     tokens: Vec<String>,
     longest: AhoCorasick,
     pub(crate) starts: Starts,
+    pub(crate) firsts: Option<Firsts>,
 }
 
 static DEFAULT: LazyLock<SpecialTokens> = LazyLock::new(|| {
@@ -424,10 +427,12 @@ impl SpecialTokens {
             .collect();
         let longest = automaton(&tokens, MatchKind::LeftmostLongest);
         let starts = Starts::new(&tokens);
+        let firsts = Firsts::of(&tokens);
         Self {
             tokens,
             longest,
             starts,
+            firsts,
         }
     }
 
@@ -486,7 +491,8 @@ impl Default for SpecialTokens {
 pub(crate) struct Starts {
     scan: Scan,
     exact: AhoCorasick,
-    all_in_prefix: bool,
+    /// Of each prefix that is scanned for: whether it is a whole token.
+    whole: Vec<bool>,
 }
 
 enum Scan {
@@ -526,9 +532,14 @@ impl Starts {
                     Scan::Packed,
                 )
         };
+        let whole = |prefix: &&[u8]| {
+            shortest
+                .binary_search_by(|token| token.as_bytes().cmp(prefix))
+                .is_ok()
+        };
         Self {
             scan,
-            all_in_prefix: shortest.iter().all(|token| token.len() <= SCAN_PREFIX),
+            whole: minimal.iter().map(whole).collect(),
             exact: automaton(&shortest, MatchKind::LeftmostFirst),
         }
     }
@@ -536,24 +547,22 @@ impl Starts {
     /// The first start at or after `from`.
     pub(crate) fn next(&self, text: &[u8], mut from: usize) -> Option<usize> {
         while from < text.len() {
-            let start = match &self.scan {
+            let found = match &self.scan {
                 Scan::Nothing => return None,
-                Scan::Packed(searcher) => searcher
-                    .find_in(text, aho_corasick::Span::from(from..text.len()))?
-                    .start(),
-                Scan::Automaton(automaton) => {
-                    automaton.find(Input::new(text).range(from..))?.start()
+                Scan::Packed(searcher) => {
+                    searcher.find_in(text, aho_corasick::Span::from(from..text.len()))?
                 }
+                Scan::Automaton(automaton) => automaton.find(Input::new(text).range(from..))?,
             };
-            if self.all_in_prefix || self.begins_at(text, start) {
-                return Some(start);
+            if self.whole[found.pattern().as_usize()] || self.begins_at(text, found.start()) {
+                return Some(found.start());
             }
-            from = start + 1;
+            from = found.start() + 1;
         }
         None
     }
 
-    fn begins_at(&self, text: &[u8], start: usize) -> bool {
+    pub(crate) fn begins_at(&self, text: &[u8], start: usize) -> bool {
         let input = Input::new(text).range(start..).anchored(Anchored::Yes);
         matches!(self.exact.try_find(input), Ok(Some(_)))
     }

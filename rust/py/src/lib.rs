@@ -10,8 +10,8 @@ mod gguf;
 mod heredoc;
 mod json;
 mod logits;
+mod new_text;
 mod repetition;
-mod scratch;
 mod shape;
 mod shape_list;
 mod slots;
@@ -20,6 +20,7 @@ mod text_arg;
 mod tight;
 mod tokens;
 mod truncate;
+mod unread;
 mod whole;
 
 #[pymodule]

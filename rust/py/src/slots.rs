@@ -1,11 +1,9 @@
-use std::rc::Rc;
-
 use agentkit_core::slots as core;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rustc_hash::FxHashMap;
 
-use crate::scratch::scratch;
+use crate::new_text::new_text;
 use crate::text_arg::TextArg;
 
 #[pyfunction]
@@ -23,10 +21,11 @@ pub fn capture_slots<'py>(result: TextArg<'_, 'py>) -> PyResult<Bound<'py, PyDic
         slots.set_item(core::OUTPUT, result.give_back(None))?;
         return Ok(slots);
     }
-    scratch(|output| {
-        core::push_without_tags(output, text, &sections);
-        slots.set_item(core::OUTPUT, &*output)
+    let length = core::length_without_tags(text, &sections);
+    let output = new_text(py, length, ascii, |push| {
+        core::without_tags(text, &sections, push);
     })?;
+    slots.set_item(core::OUTPUT, output)?;
     Ok(slots)
 }
 
@@ -35,35 +34,37 @@ pub fn expand_slots<'py>(
     text: TextArg<'_, 'py>,
     slots: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyString>> {
+    let py = text.py();
+    let mut held = Vec::new();
     let mut failed = None;
-    let expanded = scratch(|out| {
-        // Each name is looked up in Python once, however often it stands in the text.
-        let mut known: FxHashMap<&str, Option<Rc<str>>> = FxHashMap::default();
-        let changed = core::push_expanded(out, text.as_str(), |name| {
-            known
-                .entry(name)
-                .or_insert_with(|| {
-                    look_up(slots, name).unwrap_or_else(|error| {
-                        failed.get_or_insert(error);
-                        None
-                    })
-                })
-                .clone()
-        });
-        changed.then(|| PyString::new(text.py(), out))
+    // Each name is looked up in Python once, however often it stands in the text.
+    let mut known: FxHashMap<&str, Option<usize>> = FxHashMap::default();
+    let places = core::placeholders(text.as_str(), |name| {
+        *known.entry(name).or_insert_with(|| {
+            let value = slots.get_item(name).unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                None
+            });
+            held.push(value?);
+            Some(held.len() - 1)
+        })
     });
-    match (failed, expanded) {
-        (Some(error), _) => Err(error),
-        (None, Some(expanded)) => Ok(expanded),
-        (None, None) => Ok(text.give_back(None)),
+    if let Some(error) = failed {
+        return Err(error);
     }
-}
-
-fn look_up(slots: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Rc<str>>> {
-    let Some(value) = slots.get_item(name)? else {
-        return Ok(None);
-    };
-    Ok(Some(Rc::from(value.extract::<TextArg<'_, '_>>()?.as_str())))
+    let values = held
+        .iter()
+        .map(|value| value.extract::<TextArg<'_, '_>>())
+        .collect::<PyResult<Vec<_>>>()?;
+    if places.is_empty() {
+        return Ok(text.give_back(None));
+    }
+    let ascii = text.is_ascii() && values.iter().all(TextArg::is_ascii);
+    let values: Vec<&str> = values.iter().map(TextArg::as_str).collect();
+    let length = core::expanded_length(text.as_str(), &places, &values);
+    new_text(py, length, ascii, |push| {
+        core::expand(text.as_str(), &places, &values, push);
+    })
 }
 
 #[pyfunction]

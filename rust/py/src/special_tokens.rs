@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::text_arg::TextArg;
+use crate::unread::surely_clean;
 
 /// Base of `agentkit_fast.text.SpecialTokens`, which adds the ways to get a set.
 #[pyclass(frozen, subclass, module = "agentkit_fast._core")]
@@ -43,7 +44,7 @@ impl SpecialTokens {
             .collect()
     }
 
-    fn neutralize<'py>(&self, text: TextArg<'_, 'py>) -> PyResult<Bound<'py, PyString>> {
+    fn neutralize<'py>(&self, text: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyString>> {
         rewrite(text, &self.set, Style::Entity)
     }
 }
@@ -72,7 +73,7 @@ pub fn default_special_tokens() -> Vec<String> {
 #[pyfunction]
 #[pyo3(signature = (text, *, tokens=None, style=None), text_signature = "(text, *, tokens=None, style='entity')")]
 pub fn neutralize_special_tokens<'py>(
-    text: TextArg<'_, 'py>,
+    text: &Bound<'py, PyString>,
     tokens: Option<PyRef<'_, SpecialTokens>>,
     style: Option<TextArg<'_, '_>>,
 ) -> PyResult<Bound<'py, PyString>> {
@@ -97,11 +98,14 @@ pub fn restore_special_tokens<'py>(text: TextArg<'_, 'py>) -> Bound<'py, PyStrin
 }
 
 fn rewrite<'py>(
-    text: TextArg<'_, 'py>,
+    text: &Bound<'py, PyString>,
     set: &core::SpecialTokens,
     style: Style,
 ) -> PyResult<Bound<'py, PyString>> {
-    text.try_replace_with(|text| {
+    if surely_clean(text, set, style)? {
+        return Ok(text.clone());
+    }
+    text.extract::<TextArg<'_, '_>>()?.try_replace_with(|text| {
         neutralize::neutralize(text, set, style)
             .map_err(|error| PyValueError::new_err(error.to_string()))
     })

@@ -38,19 +38,10 @@ impl<'a, 'py> TextArg<'a, 'py> {
     ///
     /// Of ASCII text Python cuts the piece itself, and need not look again for what its bytes spell.
     pub fn piece(&self, range: Range<usize>, ascii: bool) -> PyResult<Bound<'py, PyString>> {
-        let py = self.object.py();
-        if !ascii {
-            return Ok(PyString::new(py, &self.text[range]));
+        if ascii {
+            return substring(&self.object, range);
         }
-        let (start, end) = (range.start.try_into()?, range.end.try_into()?);
-        // SAFETY: the object is a `str`; the call gives a new reference, or NULL with an exception set.
-        let piece = unsafe {
-            Bound::from_owned_ptr_or_err(
-                py,
-                ffi::PyUnicode_Substring(self.object.as_ptr(), start, end),
-            )
-        }?;
-        Ok(piece.cast_into::<PyString>()?)
+        Ok(PyString::new(self.object.py(), &self.text[range]))
     }
 
     /// The caller's own object where `result` is unchanged (and needed no repair), else a new `str`.
@@ -102,6 +93,22 @@ impl<'a, 'py> FromPyObject<'a, 'py> for TextArg<'a, 'py> {
             text,
         })
     }
+}
+
+/// The characters `range` of `text`, copied by Python from its own form of the text.
+pub fn substring<'py>(
+    text: &Bound<'py, PyString>,
+    range: Range<usize>,
+) -> PyResult<Bound<'py, PyString>> {
+    let (start, end) = (range.start.try_into()?, range.end.try_into()?);
+    // SAFETY: the object is a `str`; the call gives a new reference, or NULL with an exception set.
+    let piece = unsafe {
+        Bound::from_owned_ptr_or_err(
+            text.py(),
+            ffi::PyUnicode_Substring(text.as_ptr(), start, end),
+        )
+    }?;
+    Ok(piece.cast_into::<PyString>()?)
 }
 
 fn utf16_units(object: Borrowed<'_, '_, PyString>) -> PyResult<Vec<u16>> {

@@ -291,35 +291,28 @@ impl Scanner {
     /// `Ok(true)` when the value is complete, `Ok(false)` when the text ends first.
     fn run(&mut self, text: &str, last: bool) -> Result<bool, Fault> {
         let bytes = text.as_bytes();
-        loop {
-            let finished = match self.token {
-                Token::None => true,
-                Token::Word { .. } => self.word(text, last)?,
-                Token::Quoted { .. } => self.quoted(text)?,
-                Token::Opener { .. } => self.opener(text)?,
-                Token::Body { .. } => self.body(text),
-            };
-            if !finished {
-                return Ok(false);
-            }
-            if self.state == State::Done {
-                return Ok(true);
-            }
+        // The token that the text before ended in.
+        let mut finished = match std::mem::replace(&mut self.token, Token::None) {
+            Token::None => true,
+            Token::Word { start, scan } => self.word(text, start, scan, last)?,
+            Token::Quoted { scan, quote } => self.quoted(text, scan, quote)?,
+            Token::Opener { start, scan } => self.opener(text, start, scan)?,
+            Token::Body { start, fence } => self.body(text, start, fence),
+        };
+        while finished && self.state != State::Done {
             while bytes.get(self.pos).is_some_and(|&byte| is_blank(byte)) {
                 self.pos += 1;
             }
             let Some(&byte) = bytes.get(self.pos) else {
                 return Ok(false);
             };
-            self.step(text, byte)?;
-            if self.state == State::Done {
-                return Ok(true);
-            }
+            finished = self.step(text, byte, last)?;
         }
+        Ok(finished)
     }
 
-    /// Takes the byte at `pos`, where a token or a mark begins.
-    fn step(&mut self, text: &str, byte: u8) -> Result<(), Fault> {
+    /// Takes the byte at `pos`, where a token or a mark begins; `false` where the text ends inside the token.
+    fn step(&mut self, text: &str, byte: u8, last: bool) -> Result<bool, Fault> {
         let at = self.pos;
         match (self.state, byte) {
             (State::Colon, b':') => {
@@ -349,40 +342,25 @@ impl Scanner {
                 return self.fault(at, "`,` or `}` was expected");
             }
             (State::CommaOrClose, _) => return self.fault(at, "`,` or `]` was expected"),
-            (_, b'"') => self.begin_quoted(b'"'),
+            (_, b'"') => return self.quoted(text, at + 1, b'"'),
             (_, b'\'') => {
                 self.splice(text, at, at + 1, "\"", Repairs::SINGLE_QUOTES);
-                self.begin_quoted(b'\'');
+                return self.quoted(text, at + 1, b'\'');
             }
-            (_, byte) if is_word(byte) => {
-                self.token = Token::Word {
-                    start: at,
-                    scan: at,
-                };
-            }
+            (_, byte) if is_word(byte) => return self.word(text, at, at, last),
             (State::FirstKey | State::NextKey, _) => return self.fault(at, "a key was expected"),
-            (_, b'{') => return self.open(true, State::FirstKey),
-            (_, b'[') => return self.open(false, State::FirstValue),
+            (_, b'{') => self.open(true, State::FirstKey)?,
+            (_, b'[') => self.open(false, State::FirstValue)?,
             (_, b'~' | b'`') if self.dialect == Dialect::Heredoc => {
-                self.token = Token::Opener {
-                    start: at,
-                    scan: at,
-                };
+                return self.opener(text, at, at);
             }
             _ => return self.fault(at, "a value was expected"),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn in_object(&self) -> bool {
         self.stack.last().copied().unwrap_or(false)
-    }
-
-    fn begin_quoted(&mut self, quote: u8) {
-        self.token = Token::Quoted {
-            scan: self.pos + 1,
-            quote,
-        };
     }
 
     fn open(&mut self, object: bool, state: State) -> Result<(), Fault> {
@@ -419,7 +397,6 @@ impl Scanner {
     }
 
     fn key_or_value_done(&mut self) {
-        self.token = Token::None;
         if matches!(self.state, State::FirstKey | State::NextKey) {
             self.state = State::Colon;
         } else {
@@ -440,10 +417,7 @@ impl Scanner {
     }
 
     /// A bare key, a literal or a number. It ends where a byte that cannot be part of it has come.
-    fn word(&mut self, text: &str, last: bool) -> Result<bool, Fault> {
-        let Token::Word { start, scan } = self.token else {
-            return Ok(true);
-        };
+    fn word(&mut self, text: &str, start: usize, scan: usize, last: bool) -> Result<bool, Fault> {
         let rest = &text.as_bytes()[scan..];
         let end = scan
             + rest
@@ -484,7 +458,10 @@ impl Scanner {
                         return self.fault(start, "a whole number has more than 4,300 digits");
                     }
                 }
-                _ if end == text.len() && begins_value(word) => return Ok(false),
+                _ if end == text.len() && begins_value(word) => {
+                    self.token = Token::Word { start, scan: end };
+                    return Ok(false);
+                }
                 _ => {
                     return self.fault(
                         start,
@@ -498,10 +475,7 @@ impl Scanner {
         Ok(true)
     }
 
-    fn quoted(&mut self, text: &str) -> Result<bool, Fault> {
-        let Token::Quoted { mut scan, quote } = self.token else {
-            return Ok(true);
-        };
+    fn quoted(&mut self, text: &str, mut scan: usize, quote: u8) -> Result<bool, Fault> {
         let bytes = text.as_bytes();
         loop {
             let at = next_special(bytes, scan, quote);
@@ -552,10 +526,7 @@ impl Scanner {
         Ok(false)
     }
 
-    fn opener(&mut self, text: &str) -> Result<bool, Fault> {
-        let Token::Opener { start, scan } = self.token else {
-            return Ok(true);
-        };
+    fn opener(&mut self, text: &str, start: usize, scan: usize) -> Result<bool, Fault> {
         let Some(offset) = memchr(b'\n', &text.as_bytes()[scan..]) else {
             self.token = Token::Opener {
                 start,
@@ -570,18 +541,15 @@ impl Scanner {
                 "a raw body opens with ~~~ and a tag, alone to the end of the line",
             );
         };
-        self.token = Token::Body { start, fence };
-        Ok(self.body(text))
+        Ok(self.body(text, start, fence))
     }
 
-    fn body(&mut self, text: &str) -> bool {
-        let Token::Body { start, fence } = &mut self.token else {
-            return true;
-        };
+    fn body(&mut self, text: &str, start: usize, mut fence: Fence) -> bool {
         let Search::Found { end, after } = fence.find(text.as_bytes()) else {
+            self.token = Token::Body { start, fence };
             return false;
         };
-        let (start, content) = (*start, fence.content());
+        let content = fence.content();
         self.splice(text, start, after, "", Repairs::BODY);
         push_string(&mut self.out, &text[content..end]);
         self.pos = after;

@@ -8,14 +8,16 @@ pub(super) const NUMBER: u8 = 0xFF;
 /// The counting channel's thresholds: a list of a dozen like lines is ordinary.
 pub(super) const COUNTING_REPS: usize = 8;
 pub(super) const COUNTING_SPAN: usize = 1024;
-/// Lines of code or data that count are ordinary for longer.
+/// Lines of code or data that count are ordinary for longer: a table of 256 definitions is.
 pub(super) const COUNTING_REPS_CODE: usize = 64;
+/// How many times `short_span` they must fill.
+pub(super) const COUNTING_SPANS_CODE: usize = 3;
 
 /// Whether the copies of the folded `cycle` at the end of `text` are a model counting.
 ///
 /// It is one where the cycle is mostly words, is no row of a table and no line of a log, and its numbers
 /// count: each stays the same or goes on by the same step. Code and data (brackets, quotes, `=`) may
-/// count for [`COUNTING_REPS_CODE`] lines and `short_span` bytes.
+/// count for [`COUNTING_REPS_CODE`] lines and [`COUNTING_SPANS_CODE`] times `short_span` bytes.
 pub(super) fn is_counting(text: &[u8], cycle: &[u8], options: &Options) -> bool {
     // Most lines that look alike do not count, and three copies show it for less than their kind is told.
     if !cycle.contains(&NUMBER) || read_copies(text, cycle, 3).counting() < 3 {
@@ -26,7 +28,7 @@ pub(super) fn is_counting(text: &[u8], cycle: &[u8], options: &Options) -> bool 
     };
     let (least_copies, least_span) = match kind {
         CycleKind::Prose => (COUNTING_REPS, COUNTING_SPAN.max(options.min_span)),
-        CycleKind::Code => (COUNTING_REPS_CODE, options.short_span),
+        CycleKind::Code => (COUNTING_REPS_CODE, COUNTING_SPANS_CODE * options.short_span),
     };
     let copies = read_copies(text, cycle, usize::MAX);
     let counting = copies.counting();
@@ -55,11 +57,11 @@ impl CycleKind {
             b',' | b';' => !matches!(two[1], b' '),
             _ => false,
         });
+        // The first line may be the end of one.
+        let lines = || ring.split(|byte| *byte == b'\n').skip(1);
         // Columns are aligned by blanks inside a line; those at its start only indent it.
-        let spaced = ring
-            .split(|byte| *byte == b'\n')
-            .skip(1)
-            .any(|line| memchr::memmem::find(line.trim_ascii_start(), b"  ").is_some());
+        let spaced =
+            lines().any(|line| memchr::memmem::find(line.trim_ascii_start(), b"  ").is_some());
         if stamped || tabular || spaced {
             return None;
         }
@@ -72,19 +74,46 @@ impl CycleKind {
             .iter()
             .filter(|byte| byte.is_ascii_whitespace())
             .count();
-        if letters * 2 < cycle.len() - blanks {
+        let marks = cycle.len() - blanks;
+        if letters * 2 < marks {
             return None;
         }
-        // Brackets and the like, comments, and lines such as `#define`.
-        let code = ring.windows(2).any(|two| {
-            matches!(
-                two[0],
-                b'=' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b'"' | b';' | b'\\'
-            ) || matches!(two, b"/*" | b"*/")
-                || two[0] == b'#' && two[1].is_ascii_alphabetic()
-        });
+        // Few letters for words, brackets and the like, comments, calls, and lines such as `#define`.
+        let code = letters * 3 < marks * 2
+            || ring.windows(3).any(|three| {
+                matches!(
+                    three[0],
+                    b'=' | b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b'"' | b';' | b'\\'
+                ) || matches!(three[1..], [b'/', b'*'] | [b'*', b'/'])
+                    || matches!(three, [before, b'/', b'/'] if *before != b':')
+                    || matches!(three, [.., name, b'('] if is_word(*name))
+                    || matches!(three, [b'#', word, _] if word.is_ascii_alphabetic())
+            })
+            || lines().any(|line| is_number(line) || is_report(line));
         Some(if code { Self::Code } else { Self::Prose })
     }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == NUMBER
+}
+
+/// A line of one number, hexadecimal ones too.
+fn is_number(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    line.contains(&NUMBER)
+        && line
+            .iter()
+            .all(|byte| *byte == NUMBER || byte.is_ascii_hexdigit())
+}
+
+/// A line that begins as `PASS:` or `WARNING:` does.
+fn is_report(line: &[u8]) -> bool {
+    let capitals = line
+        .iter()
+        .take_while(|byte| byte.is_ascii_uppercase())
+        .count();
+    capitals >= 3 && line.get(capitals) == Some(&b':')
 }
 
 /// The newest copies of a counting cycle, newest first.

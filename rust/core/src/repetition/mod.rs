@@ -10,7 +10,7 @@ mod period;
 
 use crate::truncate::floor_char_boundary;
 
-use counting::{COUNTING_REPS, NUMBER, is_counting, read_copies};
+use counting::{COUNTING_REPS, COUNTING_SPANS_CODE, NUMBER, is_counting, read_copies};
 use period::{Anchor, by_z_function, last, smallest_period};
 
 /// When to speak up. Lengths are bytes.
@@ -141,7 +141,10 @@ impl RepetitionGuard {
             options,
             text: Vec::new(),
             folded: Vec::new(),
-            keep: exact.max(2 * counting).max(2 * short_span) + 2 * check_every,
+            keep: exact
+                .max(2 * counting)
+                .max(COUNTING_SPANS_CODE * short_span + max_period)
+                + 2 * check_every,
             keep_folded: exact.max(counting) + 2 * check_every,
             unchecked: 0,
             found: false,
@@ -384,33 +387,49 @@ fn ornamental(cycle: &[u8]) -> bool {
         })
 }
 
-/// Whether only line breaks and indentation make the cycle a long one: rows of `0.6, 0.6, 0.6,` or `0x00, 0x00,`
-/// are the short cycle `0.6, ` in lines, and as ordinary as that one.
+/// Whether only line breaks and indentation make the cycle a long one, which is then as ordinary as the short one.
+///
+/// Rows of `0.6, 0.6, 0.6,` or `/.notdef/.notdef` are a short cycle in lines; numbers one below the other are one
+/// that blanks widen. Of a table's rows the cycle may be longer where it is one word (`SOME_INITIALIZER,`).
 fn is_short_but_wrapped(cycle: &[u8], min_period: usize) -> bool {
-    let ring = [cycle, cycle].concat();
-    let mut words = ring
-        .split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty());
-    // The first and the last may be parts of one.
-    if words.next().is_none() || words.next_back().is_none() {
+    let blank = u8::is_ascii_whitespace;
+    let bare: Vec<u8> = cycle.iter().copied().filter(|byte| !blank(byte)).collect();
+    let item = ring_period(&bare);
+    if bare.is_empty() || item >= 2 * min_period {
         return false;
     }
-    let words: Vec<&[u8]> = words.collect();
-    let mut width = 0;
-    for (count, word) in words.iter().enumerate() {
-        width += word.len() + 1;
-        if width >= min_period || 2 * (count + 1) > words.len() {
-            return false;
-        }
-        if words[count + 1..]
-            .iter()
-            .zip(&words)
-            .all(|(later, earlier)| later == earlier)
-        {
-            return true;
-        }
+    let copies = bare.len() / item;
+    let before = cycle[cycle.len() - 1..].iter().chain(cycle);
+    let gaps = before
+        .zip(cycle)
+        .filter(|(before, byte)| blank(byte) && !blank(before))
+        .count();
+    let width = item + gaps.div_ceil(copies);
+    if copies == 1 {
+        // Words in lines are no table.
+        let letters = |byte: &u8| byte.is_ascii_alphabetic() || !byte.is_ascii();
+        return width < min_period && !bare.iter().any(letters);
     }
-    false
+    width < min_period || gaps <= copies
+}
+
+/// The smallest period of `ring` that divides it, so that the ring turned by it is the same.
+fn ring_period(ring: &[u8]) -> usize {
+    // Of each prefix, the length of its longest border.
+    let mut borders = vec![0; ring.len()];
+    for at in 1..ring.len() {
+        let mut border: usize = borders[at - 1];
+        while border > 0 && ring[border] != ring[at] {
+            border = borders[border - 1];
+        }
+        borders[at] = border + usize::from(ring[border] == ring[at]);
+    }
+    let period = ring.len() - borders.last().copied().unwrap_or(0);
+    if ring.len().is_multiple_of(period.max(1)) {
+        period.max(1)
+    } else {
+        ring.len()
+    }
 }
 
 fn has_digit(bytes: &[u8]) -> bool {

@@ -272,24 +272,34 @@ fn ornamental(cycle: &[u8]) -> bool {
     marks.len() < 2 || marks.iter().all(drawn)
 }
 
-/// Whether the words of the cycle, whatever is between them, are a cycle that is too short to count.
+/// Whether blanks alone make the cycle one that counts: without them it is a short one, several times over, or a
+/// short row of numbers; the rows of a table of one word may be twice as wide.
 fn wrapped(cycle: &[u8], min_period: usize) -> bool {
-    let ring = [cycle, cycle].concat();
-    let words: Vec<&[u8]> = ring
-        .split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty())
+    let text = String::from_utf8_lossy(cycle).into_owned();
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let bare: Vec<u8> = cycle
+        .iter()
+        .copied()
+        .filter(|byte| !byte.is_ascii_whitespace())
         .collect();
-    let Some(words) = words.get(1..words.len().saturating_sub(1)) else {
+    let whole = cycle[0].is_ascii_whitespace() || cycle[cycle.len() - 1].is_ascii_whitespace();
+    let gaps = words.len() - usize::from(!whole);
+    let Some(item) = (1..=bare.len()).find(|period| {
+        bare.len().is_multiple_of(*period)
+            && (*period..bare.len()).all(|at| bare[at] == bare[at - period])
+    }) else {
         return false;
     };
-    (1..=words.len() / 2).any(|period| {
-        words[..period]
-            .iter()
-            .map(|word| word.len() + 1)
-            .sum::<usize>()
-            < min_period
-            && (period..words.len()).all(|at| words[at] == words[at - period])
-    })
+    let copies = bare.len() / item;
+    let short = item + gaps.div_ceil(copies) < min_period;
+    if copies > 1 {
+        short || item < 2 * min_period && gaps <= copies
+    } else {
+        short
+            && bare
+                .iter()
+                .all(|byte| byte.is_ascii() && !byte.is_ascii_alphabetic())
+    }
 }
 
 /// `text` in pieces of so many characters, the sizes over and over.
