@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
+import re
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +31,21 @@ def talk(rounds: int, size: int = 60) -> list[Any]:
         out.append(langchain.ToolMessage("box " * size, tool_call_id=f"c{n}"))
         out.append(langchain.HumanMessage(f"and bay {n + 1}?"))
     return out
+
+
+def recipe(heading: str, **names: Any) -> dict[str, Any]:
+    """What the code below a heading of docs/hosts.md defines."""
+    page = Path(__file__).resolve().parent.parent / "docs" / "hosts.md"
+    if not page.exists():
+        pytest.skip("not a source checkout")
+    (section,) = (
+        part for part in page.read_text(encoding="utf-8").split("\n## ") if part.startswith(heading)
+    )
+    (code,) = re.findall(r"```python no-run\n(.*?)```", section, re.DOTALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # LangGraph's hook has moved to langchain.agents; it is the same
+        exec(compile(code, str(page), "exec", dont_inherit=True), names)
+    return names
 
 
 def check_pairs(messages: list[Any]) -> None:
@@ -177,34 +196,10 @@ def test_end_on_a_runnable_and_stubs() -> None:
     assert trim_messages([], max_tokens=5) == []
 
 
-def test_langgraph_pre_model_hook() -> None:
-    """The recipe of docs/hosts.md, on the message list LangGraph hands to a hook."""
-
-    def pre_model_hook(state: dict[str, Any]) -> dict[str, Any]:
-        return {"llm_input_messages": trim_messages(state["messages"], max_tokens=600)}
-
-    shown = pre_model_hook({"messages": talk(20)})["llm_input_messages"]
-    check_pairs(shown)
-    prebuilt = pytest.importorskip("langgraph.prebuilt")
-    from langchain_core.language_models.fake_chat_models import FakeListChatModel
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has moved to langchain.agents; the hook is the same
-        model = FakeListChatModel(responses=["fine"])
-        agent = prebuilt.create_react_agent(model, [], pre_model_hook=pre_model_hook)
-    result = agent.invoke({"messages": talk(20)})
-    assert result["messages"][-1].content == "fine"
-
-
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("system", ["You keep a depot.", None], ids=["system", "no-system"])
-def test_langchain_agent_middleware(how: str, system: str | None) -> None:
-    """The recipe of docs/hosts.md: a loop of sixty tool rounds in `create_agent`, each request within the budget."""
-    agents = pytest.importorskip("langchain.agents")
+def scripted(replies: Iterator[Any]) -> tuple[Any, list[list[Any]]]:
+    """A chat model of LangChain's that gives these replies, and what it was asked."""
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-    from langchain_core.tools import tool
 
-    count = importlib.import_module("langchain_core.messages.utils").count_tokens_approximately
     seen: list[list[Any]] = []
 
     class Scripted(GenericFakeChatModel):
@@ -214,6 +209,42 @@ def test_langchain_agent_middleware(how: str, system: str | None) -> None:
         def _generate(self, messages: Any, *rest: Any, **more: Any) -> Any:
             seen.append(list(messages))
             return super()._generate(messages, *rest, **more)
+
+    return Scripted(messages=replies), seen
+
+
+@pytest.mark.parametrize(
+    ("heading", "package"),
+    [("LangGraph", "langgraph.prebuilt"), ("LangChain agents", "langchain.agents")],
+    ids=["langgraph", "langchain"],
+)
+def test_langchain_recipes(heading: str, package: str) -> None:
+    """The recipes of docs/hosts.md: what they run themselves, then a history that does not fit."""
+    pytest.importorskip(package)
+    model, seen = scripted(iter([langchain.AIMessage("fine"), langchain.AIMessage("fine, too")]))
+    agent = recipe(heading, model=model, tools=[])["agent"]
+    given = talk(120)
+    result = agent.invoke({"messages": given})
+    assert result["messages"][-1].content == "fine, too"
+    assert len(result["messages"]) == len(given) + 1, "the state keeps all"
+    assert [message.type for message in seen[0]][-1] == "human"
+    check_pairs(seen[1])
+    assert 100 < len(seen[1]) < len(given)
+    assert any(message.content == "sort out the depot" for message in seen[1])
+
+
+def test_langchain_import() -> None:
+    assert recipe("LangChain\n")["trim_messages"] is trim_messages
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("system", ["You keep a depot.", None], ids=["system", "no-system"])
+def test_langchain_agent_middleware(how: str, system: str | None) -> None:
+    """The recipe of docs/hosts.md: a loop of sixty tool rounds in `create_agent`, each request within the budget."""
+    agents = pytest.importorskip("langchain.agents")
+    from langchain_core.tools import tool
+
+    count = importlib.import_module("langchain_core.messages.utils").count_tokens_approximately
 
     @tool
     def bay(n: int) -> str:
@@ -226,8 +257,9 @@ def test_langchain_agent_middleware(how: str, system: str | None) -> None:
             yield langchain.AIMessage("", tool_calls=[call])
         yield langchain.AIMessage("all checked")
 
+    model, seen = scripted(replies())
     agent = agents.create_agent(
-        Scripted(messages=replies()),
+        model,
         [bay],
         system_prompt=system,
         middleware=[shaping_middleware(max_tokens=900)],
@@ -247,52 +279,163 @@ def test_langchain_agent_middleware(how: str, system: str | None) -> None:
 
 
 def test_pydantic_ai_history_processor() -> None:
-    pydantic_ai = pytest.importorskip("pydantic_ai")
-    messages = pytest.importorskip("pydantic_ai.messages")
+    """The recipe of docs/hosts.md, in an agent."""
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai.messages import (
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
     from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-    from hosts_recipes import shape_history
-
-    seen: list[int] = []
+    seen: list[list[Any]] = []
 
     def answer(history: list[Any], info: AgentInfo) -> Any:
-        seen.append(len(history))
-        return messages.ModelResponse(parts=[messages.TextPart("fine")])
+        seen.append(list(history))
+        return ModelResponse(parts=[TextPart("fine")])
 
-    def processor(history: list[Any]) -> list[Any]:
-        return shape_history(history, budget=600)
-
-    capability = getattr(pytest.importorskip("pydantic_ai.capabilities"), "ProcessHistory", None)
-    if capability is None:
-        agent = pydantic_ai.Agent(FunctionModel(answer), history_processors=[processor])
-    else:
-        agent = pydantic_ai.Agent(FunctionModel(answer), capabilities=[capability(processor)])
+    agent = recipe("pydantic-ai", model=FunctionModel(answer))["agent"]
     history: list[Any] = []
-    for n in range(40):
-        history.append(messages.ModelRequest(parts=[messages.UserPromptPart("box " * 20 + str(n))]))
-        history.append(messages.ModelResponse(parts=[messages.TextPart("fine")]))
+    for n in range(120):
+        history.append(ModelRequest(parts=[UserPromptPart(f"check bay {n}")]))
+        history.append(ModelResponse(parts=[ToolCallPart("bay", {"n": n}, f"c{n}")]))
+        history.append(ModelRequest(parts=[ToolReturnPart("bay", "box " * 60, f"c{n}")]))
+        history.append(ModelResponse(parts=[TextPart("fine")]))
     # Not `run_sync`: it leaves an event loop open behind it.
     result = asyncio.run(agent.run("and now?", message_history=history))
     assert result.output == "fine"
-    assert 1 < seen[0] < 60
+    shown = seen[0]
+    assert len(result.all_messages()) < 300, "it goes on with what a processor gave it"
+    assert 100 < len(shown) < 300
+    assert shown[0] is history[0]
+    assert all(any(message is given for given in history) for message in shown[2:-1])
+    assert shown[-1].parts[-1].content == "and now?"
+
+
+def pydantic_history(result: Any = "box " * 4000) -> list[Any]:
+    from pydantic_ai import messages as m
+
+    return [
+        m.ModelRequest(parts=[m.SystemPromptPart("You keep a depot."), m.UserPromptPart("check the bays")]),
+        m.ModelResponse(
+            parts=[
+                m.ThinkingPart("hm"),
+                m.ToolCallPart("bay", {"n": 1}, "a"),
+                m.ToolCallPart("bay", "{}", "b"),
+            ]
+        ),
+        m.ModelRequest(parts=[m.ToolReturnPart("bay", result, "a"), m.UserPromptPart("hurry")]),
+    ]
+
+
+def test_pydantic_ai_parts_are_shortened_and_repaired_as_parts() -> None:
+    """A large result comes back as a copy that fits, a call that a crash left open with an answer."""
+    pytest.importorskip("pydantic_ai")
+    from agentkit_fast.hosts.pydantic_ai import shape_history
+
+    given = pydantic_history()
+    before = copy.deepcopy(given)
+    shown = shape_history(given, budget=600)
+    assert shown[:2] == given[:2]
+    assert shown[0] is given[0]
+    assert shown[1] is given[1]
+    parts = [part for message in shown[2:] for part in message.parts]
+    assert [(part.part_kind, getattr(part, "tool_call_id", "")) for part in parts] == [
+        ("tool-return", "a"),
+        ("tool-return", "b"),
+        ("user-prompt", ""),
+    ]
+    assert parts[0].content.startswith("[shortened: message 3, ")
+    assert len(parts[0].content) < 1000
+    assert (parts[1].tool_name, parts[1].content[:10]) == ("bay", "[no result")
+    assert given == before, "the input is never changed"
+    structured = pydantic_history(result={"boxes": 4})
+    assert shape_history(structured, budget=600)[2].parts[0] is structured[2].parts[0]
+
+
+def test_pydantic_ai_instructions_count() -> None:
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai import messages as m
+
+    from agentkit_fast.hosts.pydantic_ai import shape_history
+
+    given = [m.ModelRequest(parts=[m.UserPromptPart("go")], instructions="word " * 400)]
+    assert shape_history(given, budget=520) == given
+    with pytest.raises(ContextOverflow):
+        shape_history(given, budget=500)
+
+
+def agents_items(rounds: int, output: Any = "box " * 60) -> list[Any]:
+    items: list[Any] = [{"role": "user", "content": "sort out the depot"}]
+    for n in range(rounds):
+        items.append({"type": "reasoning", "id": f"r{n}", "summary": []})
+        items.append({"type": "function_call", "call_id": f"c{n}", "name": "bay", "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": f"c{n}", "output": output})
+    return items
+
+
+def check_items(items: list[Any]) -> None:
+    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+    assert calls == outputs
+    for at, item in enumerate(items):
+        if item.get("type") == "reasoning":
+            assert items[at + 1]["type"] == "function_call"
 
 
 def test_openai_agents_input_filter() -> None:
+    """The recipe of docs/hosts.md, in a run of an agent."""
     agents = pytest.importorskip("agents")
-    from hosts_recipes import input_filter
+    from agents.items import ModelResponse
+    from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
-    items: list[Any] = [{"role": "user", "content": "sort out the depot"}]
-    for n in range(40):
-        items.append({"type": "function_call", "call_id": f"c{n}", "name": "bay", "arguments": "{}"})
-        items.append({"type": "function_call_output", "call_id": f"c{n}", "output": "box " * 60})
-    data = agents.run.CallModelData(
-        model_data=agents.run.ModelInputData(input=items, instructions="You keep a depot."),
-        agent=agents.Agent(name="a"),
-        context=None,
-    )
-    shaped = input_filter(data, budget=600).input
-    assert 2 < len(shaped) < len(items)
-    calls = {item["call_id"] for item in shaped if item.get("type") == "function_call"}
-    outputs = {item["call_id"] for item in shaped if item.get("type") == "function_call_output"}
-    assert calls == outputs
-    assert items[0] in shaped
+    config = recipe("OpenAI Agents")["config"]
+    config.tracing_disabled = True
+    seen: list[list[Any]] = []
+
+    class Scripted(agents.Model):  # type: ignore[misc]  # known at run time only
+        async def get_response(self, *rest: Any, **asked: Any) -> Any:
+            seen.append(asked["input"])
+            text = ResponseOutputText(type="output_text", text="fine", annotations=[])
+            said = ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
+            return ModelResponse(output=[said], usage=agents.Usage(), response_id=None)
+
+        def stream_response(self, *rest: Any, **more: Any) -> Any:
+            raise NotImplementedError
+
+    items = agents_items(200)
+    agent = agents.Agent(name="a", instructions="You keep a depot.", model=Scripted())
+    result = asyncio.run(agents.Runner.run(agent, items, run_config=config))
+    assert result.final_output == "fine"
+    (shown,) = seen
+    check_items(shown)
+    assert 60 < len(shown) < 300
+    assert shown[0] == items[0]
+    assert [item for item in shown[2:] if item not in items] == [], "all but the line is as it was"
+
+
+@pytest.mark.parametrize("kind", ["function", "custom_tool"])
+def test_openai_agents_items_are_shortened_and_repaired_as_items(kind: str) -> None:
+    pytest.importorskip("agents")
+    from agentkit_fast.hosts.openai_agents import shape_items
+
+    call = {"type": f"{kind}_call", "name": "bay"}
+    told = {"arguments": "{}"} if kind == "function" else {"input": "look"}
+    given = [
+        {"role": "user", "content": "sort out the depot"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {**call, **told, "call_id": "a"},
+        {**call, **told, "call_id": "b"},
+        {"type": f"{kind}_call_output", "call_id": "a", "output": "box " * 4000},
+    ]
+    shown = shape_items(given, budget=600)
+    assert all(a is b for a, b in zip(shown[:4], given, strict=False))
+    assert [item["call_id"] for item in shown[4:]] == ["a", "b"]
+    assert shown[4]["output"].startswith("[shortened: message 2, ")
+    assert len(shown[4]["output"]) < 1000
+    assert shown[5]["output"].startswith("[no result")

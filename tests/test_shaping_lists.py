@@ -46,13 +46,19 @@ def check(messages: list[dict[str, Any]]) -> None:
                 assert call["id"] not in seen
                 seen.add(call["id"])
                 open_calls.append(call["id"])
-                assert isinstance(json.loads(call["function"]["arguments"]), dict)
+                if "custom" not in call:
+                    assert isinstance(json.loads(call["function"]["arguments"]), dict)
         last = role
     assert not open_calls
 
 
 def call(call_id: str, arguments: str = "{}") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+
+def custom(call_id: str, text: str) -> dict[str, Any]:
+    """A call of a tool that takes any text, not JSON."""
+    return {"id": call_id, "type": "custom", "custom": {"name": "run", "input": text}}
 
 
 def talk(turns: int, size: int = 300) -> list[dict[str, Any]]:
@@ -132,6 +138,7 @@ def test_what_was_repaired_is_shortened_before_it_is_left_out(large: list[dict[s
 
 
 LONG = "x" * 3000
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
 @pytest.mark.parametrize(
@@ -158,8 +165,12 @@ LONG = "x" * 3000
             [{"role": "assistant", "content": ["bare ", {"type": "text", "text": "whole"}, LONG]}],
             "[shortened: message 1, first 110 of 3012 bytes]\nbare \nwhole\nxxx",
         ),
+        (
+            [{"role": "assistant", "content": [{"type": "text", "text": LONG}, IMAGE, IMAGE]}],
+            "[shortened: message 1, without 2 parts that are no text, first 110 of 3000 bytes]\nxxx",
+        ),
     ],
-    ids=["an orphan between", "results in another order", "bare texts among parts"],
+    ids=["an orphan between", "results in another order", "bare texts among parts", "images among parts"],
 )
 def test_a_stub_names_its_message_and_shows_its_text(given: list[dict[str, Any]], wanted: str) -> None:
     given = [{"role": "user", "content": "a"}, *given, {"role": "user", "content": "b"}]
@@ -168,6 +179,19 @@ def test_a_stub_names_its_message_and_shows_its_text(given: list[dict[str, Any]]
     check(shaped)
     stubs = [m["content"] for m in shaped if str(m["content"]).startswith("[shortened")]
     assert [stub[: len(wanted)] for stub in stubs] == [wanted]
+
+
+def test_calls_that_take_any_text_count_and_are_shortened() -> None:
+    given = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [custom("c", LONG)]},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+        {"role": "user", "content": "b"},
+    ]
+    assert shape_messages(given, budget=790) == given
+    policy = ShapePolicy(lod_above=110, preserve_last_messages=1, preserve_last_tool_calls=0)
+    (shown,) = shape_messages(given, budget=700, policy=policy)[1]["tool_calls"]
+    assert shown["custom"]["input"].startswith("[shortened: message 1, first 110 of 3000 bytes]\nxxx")
 
 
 def test_content_parts_and_images() -> None:
@@ -182,8 +206,6 @@ def test_content_parts_and_images() -> None:
     assert shaped[0] is given[0]
     assert shape_messages(given, budget=825) != given
 
-
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "an orphan result": (
@@ -266,6 +288,47 @@ REPAIRS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
                 ],
             },
             {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+    ),
+    "a call that does not name its tool": (
+        [
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "a", "function": {"arguments": "{}", "name": "unknown_tool"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+    ),
+    "a tool's name with a lone surrogate": (
+        [
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "a", "function": {"arguments": "{}", "name": "x\ud800"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+        [
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "a", "function": {"arguments": "{}", "name": "x\ufffd"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+        ],
+    ),
+    "one id for two calls that take any text": (
+        [
+            {"role": "assistant", "tool_calls": [custom("a", "x = 1"), custom("a", "{")]},
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+            {"role": "tool", "tool_call_id": "a", "content": "s"},
+        ],
+        [
+            {"role": "assistant", "tool_calls": [custom("a", "x = 1"), custom("call_0_1_0", "{")]},
+            {"role": "tool", "tool_call_id": "a", "content": "r"},
+            {"role": "tool", "tool_call_id": "call_0_1_0", "content": "s"},
         ],
     ),
     "a function call of the older kind": (

@@ -176,18 +176,18 @@ impl<'py> Messages<'py> {
             if function.is_null() || ffi::PyDict_CheckExact(function) == 0 {
                 return None;
             }
-            let (mut name, mut arguments) = ("", None);
+            let (mut name, mut arguments) = (None, None);
             let mut place = 0;
             while let Some((key, value)) = next_of(function, &mut place) {
                 match self.key(key)? {
-                    Some(Key::Name) => name = optional_text(py, value)?,
+                    Some(Key::Name) => name = Some(text_of(py, value)?),
                     Some(Key::Arguments) => arguments = Some(text_of(py, value)?),
                     _ => {}
                 }
             }
             Some(PlainCall {
                 id,
-                name,
+                name: name?,
                 arguments: arguments?,
             })
         }
@@ -362,6 +362,8 @@ pub fn shape_list<'py>(
         intern!(py, "function"),
         intern!(py, "arguments"),
         intern!(py, "text"),
+        intern!(py, "custom"),
+        intern!(py, "input"),
     ];
     let mut host = Messages {
         py,

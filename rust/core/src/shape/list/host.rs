@@ -20,10 +20,12 @@ pub enum Key {
     Function,
     Arguments,
     Text,
+    Custom,
+    Input,
 }
 
 impl Key {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Role,
         Self::Content,
         Self::ToolCalls,
@@ -36,6 +38,8 @@ impl Key {
         Self::Function,
         Self::Arguments,
         Self::Text,
+        Self::Custom,
+        Self::Input,
     ];
 
     pub fn name(self) -> &'static str {
@@ -52,6 +56,8 @@ impl Key {
             Self::Function => "function",
             Self::Arguments => "arguments",
             Self::Text => "text",
+            Self::Custom => "custom",
+            Self::Input => "input",
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::shape::seams;
 use crate::shape::stand_in::{EMPTY_RESULT, EMPTY_USER, shown_result};
 use crate::shape::wire::{PER_CALL, PER_MESSAGE};
 
+/// Stands for the name of a tool that a call does not tell.
+const UNNAMED: &str = "unknown_tool";
+
 /// A message being read: itself, or a copy once something in it had to be another.
 struct Message<V> {
     at: usize,
@@ -313,6 +316,19 @@ impl<H: Host> Walk<'_, H> {
             let open = self.claim(at, index, &id);
             let function = self.host.get(call, Key::Function)?;
             let function = function.filter(|function| self.host.kind(function) == Kind::Dict);
+            if function.is_none()
+                && let Some(cost) = self.custom(call)?
+            {
+                tokens += cost.tokens;
+                large |= cost.large;
+                if open.stored.is_some() || odd {
+                    repaired = true;
+                    let id = self.host.new_text(self.used.get(open.id));
+                    *call = self.contents().with(call, Key::Id, id)?;
+                }
+                self.open.push(open);
+                continue;
+            }
             let flat = function.is_none();
             let function = match function {
                 Some(function) => function,
@@ -326,11 +342,14 @@ impl<H: Host> Walk<'_, H> {
                     function
                 }
             };
-            if let Some(name) = self.host.get(&function, Key::Name)?
-                && let Some(name) = self.host.text(&name)?
-            {
-                tokens += self.contents().count(&name)?;
+            let named = self.host.get(&function, Key::Name)?;
+            let name = match &named {
+                Some(name) => self.host.text(name)?,
+                None => None,
             }
+            .unwrap_or(Cow::Owned(UNNAMED.to_owned()));
+            let renamed = matches!(name, Cow::Owned(_));
+            tokens += self.contents().count(&name)?;
             let given = self.host.get(&function, Key::Arguments)?;
             let (raw, bare) = match &given {
                 Some(given) => match self.host.text(given)? {
@@ -344,7 +363,7 @@ impl<H: Host> Walk<'_, H> {
             let arguments = seams::arguments(&raw);
             tokens += self.contents().count(&arguments)? + PER_CALL;
             large |= arguments.len() > self.large_above;
-            if open.stored.is_some() || odd || arguments != raw || bare || flat {
+            if open.stored.is_some() || odd || arguments != raw || bare || flat || renamed {
                 repaired = true;
                 let contents = self.contents();
                 let id = self.host.new_text(self.used.get(open.id));
@@ -358,6 +377,10 @@ impl<H: Host> Walk<'_, H> {
                 }
                 let arguments = self.host.new_text(&arguments);
                 let function = contents.with(&function, Key::Arguments, arguments)?;
+                if renamed {
+                    let name = self.host.new_text(&name);
+                    self.host.set(&function, Key::Name, name)?;
+                }
                 self.host.set(&fresh, Key::Function, function)?;
                 *call = fresh;
             }
@@ -368,6 +391,29 @@ impl<H: Host> Walk<'_, H> {
             tokens,
             large,
         })
+    }
+
+    /// The cost of a call of a tool that takes any text, not JSON; `None` for any other.
+    fn custom(&self, call: &H::Value) -> Result<Option<Seen>, H::Error> {
+        let Some(custom) = self.host.get(call, Key::Custom)? else {
+            return Ok(None);
+        };
+        let (Some(name), Some(input)) = (
+            self.host.get(&custom, Key::Name)?,
+            self.host.get(&custom, Key::Input)?,
+        ) else {
+            return Ok(None);
+        };
+        let (Some(name), Some(input)) = (self.host.text(&name)?, self.host.text(&input)?) else {
+            return Ok(None);
+        };
+        let contents = self.contents();
+        Ok(Some(Seen {
+            tokens: contents.count(&name)? + contents.count(&input)? + PER_CALL,
+            empty: false,
+            large: input.len() > self.large_above,
+            text: true,
+        }))
     }
 
     /// A call's id, or one that is free where it has none, or one in use.

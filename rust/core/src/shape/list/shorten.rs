@@ -18,6 +18,14 @@ struct Shorter<V> {
     after: usize,
 }
 
+/// A pointer to `what`, the length of its text, and the head of it.
+fn stub_of(what: &str, head: usize, text: &str, length: usize) -> String {
+    format!(
+        "[shortened: {what}, first {head} of {length} bytes]\n{}",
+        &text[..head]
+    )
+}
+
 impl<H: Host> Contents<'_, H> {
     /// A message of `tokens`, shortened. `place`: what its stub and those of its calls name.
     pub fn shortened(
@@ -34,6 +42,7 @@ impl<H: Host> Contents<'_, H> {
             .map_or(Kind::None, |content| self.host.kind(content));
         let mut whole = String::new();
         let mut length = 0;
+        let mut others = 0;
         match &content {
             Some(content) if kind == Kind::Text => {
                 let text = self.host.text(content)?.unwrap_or_default();
@@ -49,6 +58,8 @@ impl<H: Host> Contents<'_, H> {
                         && let Some(text) = self.host.text(&text)?
                     {
                         texts.push(text.into_owned());
+                    } else {
+                        others += 1;
                     }
                 }
                 whole = texts.join("\n");
@@ -59,10 +70,11 @@ impl<H: Host> Contents<'_, H> {
         let (mut message, mut tokens) = (message, tokens);
         if length > above || kind == Kind::List {
             let head = seams::floor_boundary(&whole, keep.min(whole.len()));
-            let stub = format!(
-                "[shortened: message {place}, first {head} of {length} bytes]\n{}",
-                &whole[..head]
-            );
+            let mut what = format!("message {place}");
+            if others > 0 {
+                what += &format!(", without {others} parts that are no text");
+            }
+            let stub = stub_of(&what, head, &whole, length);
             let cost = self.count(&stub)?;
             let before = self.message_tokens(&message)?;
             if cost < before {
@@ -113,10 +125,15 @@ impl<H: Host> Contents<'_, H> {
         at: usize,
         limits: Limits,
     ) -> Result<Option<Shorter<H::Value>>, H::Error> {
-        let Some(function) = self.host.get(call, Key::Function)? else {
+        // Of a tool that takes any text, it stands elsewhere.
+        let (outer, inner) = match self.host.get(call, Key::Function)? {
+            Some(_) => (Key::Function, Key::Arguments),
+            None => (Key::Custom, Key::Input),
+        };
+        let Some(function) = self.host.get(call, outer)? else {
             return Ok(None);
         };
-        let Some(raw) = self.host.get(&function, Key::Arguments)? else {
+        let Some(raw) = self.host.get(&function, inner)? else {
             return Ok(None);
         };
         let Some(raw) = self.host.text(&raw)? else {
@@ -126,13 +143,17 @@ impl<H: Host> Contents<'_, H> {
             return Ok(None);
         }
         let head = seams::floor_boundary(&raw, limits.keep.min(raw.len()));
-        let stub = seams::short_arguments(&format!("message {at}"), head, &raw);
+        let what = format!("message {at}");
+        let stub = match outer {
+            Key::Function => seams::short_arguments(&what, head, &raw),
+            _ => stub_of(&what, head, &raw, raw.len()),
+        };
         let (before, after) = (self.count(&raw)?, self.count(&stub)?);
         if after >= before {
             return Ok(None);
         }
-        let function = self.with(&function, Key::Arguments, self.host.new_text(&stub))?;
-        let call = self.with(call, Key::Function, function)?;
+        let function = self.with(&function, inner, self.host.new_text(&stub))?;
+        let call = self.with(call, outer, function)?;
         Ok(Some(Shorter {
             call,
             before,
