@@ -91,6 +91,31 @@ def test_lone_surrogates_of_a_runner_are_repaired(answer: Any) -> None:
     assert window.degraded.encode() in store.load_plan("s")
 
 
+def test_a_fold_that_another_process_was_first_with() -> None:
+    """Between the last look and the write: the window says so, and the next one has the other's marker."""
+
+    class Raced(MemoryStore):
+        def compact(self, session_id: str, compaction: Any) -> None:
+            if not first.answers:
+                super().compact(session_id, compaction)
+                return
+            first.answers = []
+            assert Shaper(self, Answers("theirs"), POLICY).build("s", "s").compactions
+            super().compact(session_id, compaction)
+
+    first = Answers("ours")
+    store = Raced()
+    store.append_many("s", bays(20).entries)
+    shaper = Shaper(store, first, POLICY)
+    window = shaper.build("s", "s")
+    assert "the history changed" in window.degraded
+    assert window.tokens <= 1500
+    assert len(store.history("s")) == len(bays(20).entries) + 1, "one marker, nothing lost"
+    window = shaper.build("s", "s")
+    assert "theirs" in window.messages[2].content
+    check_valid(window.messages, system="s", newest_user="check bay 19")
+
+
 def test_an_interrupted_summary_propagates() -> None:
     store = ListStore(bays(20).entries)
     before = list(store.entries)

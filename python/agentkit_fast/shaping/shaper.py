@@ -16,7 +16,7 @@ from agentkit_fast._core import Transcript
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.compaction import MARKER_HEAD, Chat, Material, Reply, cut_to, summarize
 from agentkit_fast.entries import Compaction, CompactionInfo, Entry, EntryKind, new_id
-from agentkit_fast.errors import CompactionFailed, ContextOverflow
+from agentkit_fast.errors import CompactionFailed, ContextOverflow, StoreError
 from agentkit_fast.messages import ToolDef
 from agentkit_fast.packing import pack_entries
 from agentkit_fast.protocols import Runner, RunnerProfile, Store, TokenCounter, Tracer, profile_of
@@ -33,6 +33,7 @@ _log = logging.getLogger("agentkit_fast.shaping")
 
 # So many times a failed summary is tried with the next new entry.
 _SOON = 4
+_CHANGED = "the history changed while it was summarized; nothing was changed"
 # Where neither a runner nor a budget says how much fits into one summary prompt.
 _UNKNOWN_WINDOW = 16_384
 
@@ -412,10 +413,19 @@ class Shaper:
         entries = yield from _asking("context", session_id)
         subsumes = [entry for entry in entries if entry.id in wanted]
         if len(subsumes) < len(wanted):
-            raise CompactionFailed("the history changed while it was summarized; nothing was changed")
+            raise CompactionFailed(_CHANGED)
         marker = Entry(id=new_id(), kind=EntryKind.compaction.value, content=summary, created_at=at)
         compaction = Compaction(marker=marker, subsumes=subsumes)
-        yield from _asking("compact", session_id, compaction)
+        try:
+            yield from _asking("compact", session_id, compaction)
+        except _Stopped as stopped:
+            if not isinstance(stopped.__cause__, StoreError):
+                raise
+            # Another process may have folded these entries since they were looked at.
+            entries = yield from _asking("context", session_id)
+            if wanted <= {entry.id for entry in entries}:
+                raise
+            raise CompactionFailed(_CHANGED) from stopped.__cause__
         if not transcript.fold(pack_entries([marker])):
             yield from self._reread(state, session_id, "anew")
         return compaction
