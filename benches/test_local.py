@@ -203,36 +203,44 @@ def watch_decode(owner: Any) -> list[float]:
 
 
 def test_overhead_of_the_loop(benchmark: Any, path: Path) -> None:
-    """Processor time of a token beside `llama_decode`, the hand-over to the reader included, and the same of the
-    peer's `create_completion(stream=True)` on the same ids.
+    """Processor time of one more token beside `llama_decode`, the repetition guard and the hand-over to the reader
+    included, and the same of the peer's `create_completion(stream=True)` (it has no guard) on the same ids.
 
-    One thread decodes, so its processor time inside the call is the model's whole share.
+    One thread decodes, so its processor time inside the call is the model's whole share. What a turn costs once (its
+    prompt, its sequence) is left out: a reply of one token is taken off.
     """
-    ours, other = load(path), peer(path)
-    prompt = ours._encoder.encode(conform(ASK, ours._rules)).ids.tolist()
+    ours, other = load(path, repetition=True), peer(path)
+    story = [
+        Message(role="user", content="Write a long story, with many chapters, about a ship and its crew.")
+    ]
+    prompt = ours._encoder.encode(conform(story, ours._rules)).ids.tolist()
     insides = {"ours": watch_decode(ours._context), "peer": watch_decode(other._ctx)}
 
     def reply(limit: int) -> int:
-        return int(ask(ours, ASK, max_tokens=limit)[1].completion_tokens)
+        return int(ask(ours, story, max_tokens=limit)[1].completion_tokens)
 
     def peers(limit: int) -> int:
         list(other.create_completion(prompt, max_tokens=limit, temperature=0, stream=True))
         return int(other.n_tokens - len(prompt))
+
+    def spent(name: str, run: Callable[[int], int], limit: int) -> tuple[int, float]:
+        begun, inside = time.process_time(), insides[name][0]
+        tokens = run(limit)
+        return tokens, time.process_time() - begun - (insides[name][0] - inside)
 
     found: dict[str, list[float]] = {name: [] for name in insides}
 
     def once() -> None:
         for name, run in (("ours", reply), ("peer", peers)):
             run(1)  # the prompt is in the cache then
-            begun, inside = time.process_time(), insides[name][0]
-            tokens = run(128)
-            spent = time.process_time() - begun - (insides[name][0] - inside)
-            found[name].append(1000 * spent / tokens)
+            few, first = spent(name, run, 1)
+            many, whole = spent(name, run, 200)
+            found[name].append(1000 * (whole - first) / (many - few))
 
     once()
     for figures in found.values():
         figures.clear()
-    benchmark.pedantic(once, rounds=3, iterations=1)
+    benchmark.pedantic(once, rounds=5, iterations=1)
     for name, figures in found.items():
         benchmark.extra_info[f"{name}, ms a token"] = [round(each, 3) for each in figures]
     log = max(ours._engine._sequences, key=lambda sequence: sequence.used).log.ids.tolist()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llama_cpp")
 
+from agentkit_fast._core import LoopWatch
 from agentkit_fast.messages import ChatOptions, Message, ToolDef
 from agentkit_fast.runners import LocalRunner
 from agentkit_fast.runners._local import llama
@@ -22,7 +23,6 @@ from agentkit_fast.runners._local.calls import HeredocCalls, TaggedCalls
 from agentkit_fast.runners._local.constraint import CallTrigger, Constraints, GbnfConstraint
 from agentkit_fast.runners._local.fallback import fallback_template
 from agentkit_fast.runners._local.gbnf import parse_gbnf
-from agentkit_fast.runners._local.loop import LoopWatch
 from agentkit_fast.runners._local.output import StopFinder, Thinking, Utf8
 from agentkit_fast.runners._local.sampling import Sampler, Sampling
 from agentkit_fast.text import heredoc_grammar, parse_tool_calls

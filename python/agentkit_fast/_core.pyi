@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -33,7 +33,8 @@ def draw_token(
     """The position of one token, drawn from those `best_logits` gives; `None` where there is none.
 
     `top_p` of their mass is drawn from, weighed by `temperature` (0: the best itself) at the point `at` (0 to 1), the
-    random part. `banned`, a contiguous buffer of 64-bit ids, is set to minus infinity in `logits` first.
+    random part. The tokens of `banned`, a contiguous buffer of sorted 64-bit ids, are out of the choice (where one of
+    them was a candidate, all are set to minus infinity in `logits`).
     """
 
 @final
@@ -157,6 +158,51 @@ class HeredocStream:
 
     def push(self, delta: str) -> list[tuple[str] | tuple[int, str] | tuple[int, str, str]]:
         """Events: `(prose,)`, `(index, name)` of a call that began, `(index, name, arguments)` of a complete one."""
+
+@final
+class LlamaStep:
+    """A reply's tokens, one at a time, through llama.cpp's own functions.
+
+    `context` is the address of a `llama_context`, `decode` and `logits` those of `llama_decode` and
+    `llama_get_logits_ith` of the library that made it. For one thread at a time, and only while the context lives.
+    """
+
+    batch_layout: ClassVar[list[int]]
+    """Offsets of the fields of `llama_batch`, then its size, as they are taken to be here."""
+
+    def __new__(cls, *, context: int, decode: int, logits: int) -> Self: ...
+    def decode(self, token: int, position: int, sequence: int) -> int:
+        """Evaluate one token and keep its logits; what `llama_decode` returns."""
+
+    def logits(self, index: int) -> int:
+        """Address of the logits of the batch's token `index` (-1: the last one), 0 where there are none."""
+
+@final
+class LoopWatch:
+    """Follows the tokens of one reply and notices when the last 8 to 512 of them begin to come again."""
+
+    def __new__(cls) -> Self: ...
+    def push(self, token: int) -> bool:
+        """Take the next token; whether the reply is now repeating, by a whole copy at least."""
+
+    def boundary(self, shown: int) -> int:
+        """How many tokens to keep so that the reply ends with a whole copy, and with the first `shown` of them."""
+
+    def rewind(self, keep: int) -> None:
+        """Forget all tokens but the first `keep`."""
+
+    def __len__(self) -> int: ...
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens so far, copied."""
+
+    @property
+    def period(self) -> int:
+        """Tokens of the running cycle, 0 where there is none."""
+
+    @property
+    def repeating(self) -> bool:
+        """Whether a whole copy has come again."""
 
 @final
 class RepetitionGuard:

@@ -1,9 +1,9 @@
 //! The few tokens of a vocabulary that can be chosen at all.
 
 /// Logits looked at together: only blocks that hold a candidate are read a second time.
-const BLOCK: usize = 256;
+const BLOCK: usize = 1024;
 /// Maxima kept side by side, so that the compiler compares several logits at once.
-const LANES: usize = 16;
+const LANES: usize = 32;
 
 /// Positions and values of the logits at most `reach` below the best, the best first and equal ones
 /// by position; of more than `most` of them the best (0: all). Empty where the best is no finite
@@ -50,12 +50,39 @@ pub struct Draw {
     pub at: f64,
 }
 
+impl Draw {
+    /// Among which tokens.
+    fn candidates(&self, logits: &[f32]) -> Vec<(u32, f32)> {
+        if self.temperature == 0.0 {
+            best_logits(logits, 0.0, 1)
+        } else {
+            best_logits(logits, self.reach, self.most)
+        }
+    }
+}
+
 /// The position of one token, `None` where no logit is a finite number.
 pub fn draw(logits: &[f32], draw: Draw) -> Option<u32> {
-    if draw.temperature == 0.0 {
-        return best_logits(logits, 0.0, 1).first().map(|&(id, _)| id);
+    pick(draw.candidates(logits), draw)
+}
+
+/// As [`draw`] after [`ban`]. `banned` is sorted. A vocabulary may hold thousands of tokens that are never to come, and
+/// the model hardly ever wants one: nothing is written where none is among the candidates.
+pub fn draw_allowed(logits: &mut [f32], banned: &[i64], draw: Draw) -> Option<u32> {
+    let near = draw.candidates(logits);
+    let is_banned = |&(id, _): &(u32, f32)| banned.binary_search(&i64::from(id)).is_ok();
+    // No candidate at all: an infinite one in front hides the others, and may be banned itself.
+    if near.is_empty() || near.iter().any(is_banned) {
+        ban(logits, banned);
+        return self::draw(logits, draw);
     }
-    let mut near = best_logits(logits, draw.reach, draw.most);
+    pick(near, draw)
+}
+
+fn pick(mut near: Vec<(u32, f32)>, draw: Draw) -> Option<u32> {
+    if draw.temperature == 0.0 {
+        return near.first().map(|&(id, _)| id);
+    }
     let best = f64::from(near.first()?.1);
     if draw.top_p < 1.0 {
         let mass = masses(&near, best, 1.0);
@@ -105,7 +132,7 @@ fn highest(values: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Draw, ban, best_logits, draw};
+    use super::{Draw, ban, best_logits, draw, draw_allowed};
 
     /// All of it by sorting.
     fn slow(logits: &[f32], reach: f32, most: usize) -> Vec<(u32, f32)> {
@@ -127,7 +154,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state >> 8
         };
-        for size in [0, 1, 15, 16, 17, 255, 256, 257, 1000, 4099] {
+        for size in [0, 1, 31, 32, 33, 1023, 1024, 1025, 4099] {
             for round in 0..40 {
                 let logits: Vec<f32> = (0..size)
                     .map(|_| match next() % 50 {
@@ -194,5 +221,40 @@ mod tests {
         let mut logits = [1.0, 2.0, 3.0];
         ban(&mut logits, &[2, 3, -1, i64::MAX]);
         assert_eq!(logits, [1.0, 2.0, f32::NEG_INFINITY]);
+    }
+
+    #[test]
+    fn drawn_as_if_all_banned_ones_had_been_taken_out_first() {
+        let mut state = 11_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        for round in 0..4000_u32 {
+            let mut logits: Vec<f32> = (0..60)
+                .map(|_| match next() % 40 {
+                    0 => f32::NAN,
+                    1 if round % 3 == 0 => f32::INFINITY,
+                    2 => f32::NEG_INFINITY,
+                    _ => (next() % 400) as f32 / 50.0,
+                })
+                .collect();
+            let mut banned: Vec<i64> = (0..next() % 50).map(|_| i64::from(next() % 70)).collect();
+            banned.sort_unstable();
+            let how = Draw {
+                reach: (next() % 8) as f32,
+                most: (next() % 5) as usize,
+                top_p: f64::from(next() % 10 + 1) / 10.0,
+                temperature: f64::from(next() % 3) / 2.0,
+                at: f64::from(next() % 1000) / 1000.0,
+            };
+            let mut slow = logits.clone();
+            ban(&mut slow, &banned);
+            assert_eq!(
+                draw_allowed(&mut logits, &banned, how),
+                draw(&slow, how),
+                "{round}"
+            );
+        }
     }
 }

@@ -9,6 +9,7 @@ mod entries;
 mod gguf;
 mod heredoc;
 mod json;
+mod llama;
 mod logits;
 mod new_text;
 mod repetition;
@@ -41,9 +42,11 @@ mod _core {
     #[pymodule_export]
     use crate::json::{check_arguments, loose_json, rejected_arguments, repair_json};
     #[pymodule_export]
+    use crate::llama::LlamaStep;
+    #[pymodule_export]
     use crate::logits::{best_logits, draw_token};
     #[pymodule_export]
-    use crate::repetition::RepetitionGuard;
+    use crate::repetition::{LoopWatch, RepetitionGuard};
     #[pymodule_export]
     use crate::shape::{Transcript, WindowHandle};
     #[pymodule_export]

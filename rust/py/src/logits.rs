@@ -44,23 +44,6 @@ pub fn draw_token(
     if !contiguous {
         return Err(PyValueError::new_err("the logits must lie side by side"));
     }
-    let (start, count) = (logits.buf_ptr().cast::<f32>(), logits.item_count());
-    if let Some(banned) = banned {
-        if logits.readonly() {
-            return Err(PyBufferError::new_err("the logits cannot be written"));
-        }
-        // SAFETY: as below, and the two buffers differ in type: they are not the same memory.
-        let (values, ids) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(start, count),
-                std::slice::from_raw_parts(banned.buf_ptr().cast::<i64>(), banned.item_count()),
-            )
-        };
-        logits::ban(values, ids);
-    }
-    // SAFETY: the buffers keep this many values alive, their formats were checked, and whoever calls this
-    // owns the logits: nothing else writes or reads them meanwhile.
-    let values = unsafe { std::slice::from_raw_parts(start, count) };
     let how = logits::Draw {
         reach,
         most,
@@ -68,5 +51,22 @@ pub fn draw_token(
         temperature,
         at,
     };
-    Ok(logits::draw(values, how))
+    let (start, count) = (logits.buf_ptr().cast::<f32>(), logits.item_count());
+    // SAFETY, here and below: the buffers keep this many values alive, their formats were checked, and whoever calls
+    // this owns the logits: nothing else writes or reads them meanwhile. Two buffers of two types are not the same
+    // memory.
+    let Some(banned) = banned else {
+        let values = unsafe { std::slice::from_raw_parts(start, count) };
+        return Ok(logits::draw(values, how));
+    };
+    if logits.readonly() {
+        return Err(PyBufferError::new_err("the logits cannot be written"));
+    }
+    let (values, ids) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(start, count),
+            std::slice::from_raw_parts(banned.buf_ptr().cast::<i64>(), banned.item_count()),
+        )
+    };
+    Ok(logits::draw_allowed(values, ids, how))
 }

@@ -96,3 +96,50 @@ impl RepetitionGuard {
         Ok(class.call((), Some(&fields))?.unbind())
     }
 }
+
+/// See `_core.pyi`.
+#[pyclass(module = "agentkit_fast._core")]
+pub struct LoopWatch {
+    watch: core::LoopWatch,
+}
+
+#[pymethods]
+impl LoopWatch {
+    #[new]
+    fn new() -> Self {
+        Self {
+            watch: core::LoopWatch::default(),
+        }
+    }
+
+    fn push(&mut self, token: i32) -> bool {
+        self.watch.push(token)
+    }
+
+    fn boundary(&self, shown: usize) -> usize {
+        self.watch.boundary(shown)
+    }
+
+    fn rewind(&mut self, keep: usize) {
+        self.watch.rewind(keep);
+    }
+
+    fn __len__(&self) -> usize {
+        self.watch.tokens().len()
+    }
+
+    #[getter]
+    fn tokens(&self) -> Vec<i32> {
+        self.watch.tokens().to_vec()
+    }
+
+    #[getter]
+    fn period(&self) -> usize {
+        self.watch.period()
+    }
+
+    #[getter]
+    fn repeating(&self) -> bool {
+        self.watch.repeating()
+    }
+}

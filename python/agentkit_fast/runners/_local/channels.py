@@ -27,6 +27,9 @@ class Channels:
     becomes the `<tool_call>` form that `TaggedCalls` reads. A reply without any channel is content.
     """
 
+    over = False
+    """Another channel may always follow."""
+
     def __init__(self, *, open_already: bool = False) -> None:
         self._held = ""
         self._kind = "content" if open_already else ""  # nothing: in a header

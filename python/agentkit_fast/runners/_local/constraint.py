@@ -174,6 +174,10 @@ class CallTrigger:
     def __init__(self) -> None:
         self._line: bytes | None = b""  # the line so far, while it can still begin a call
 
+    def passes(self, piece: bytes) -> bool:
+        """Whether `piece` neither ends a mark nor lets one begin."""
+        return self._line is None and b"\n" not in piece
+
     def find(self, piece: bytes) -> int:
         """Where in `piece` the mark ends, or -1. Changes nothing."""
         return self._scan(piece)[0]

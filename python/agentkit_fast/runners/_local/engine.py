@@ -194,6 +194,10 @@ class Engine:
             item()
             block = False
 
+    def _alone(self) -> bool:
+        """Whether the running request may go on at once: nobody else has asked for anything, not even for its end."""
+        return self._inbox.empty() and len(self._running) == 1 and not self._waiting
+
     def _admit(self) -> None:
         """Start waiting requests while their windows fit beside the running ones'."""
         for request in list(self._waiting):
@@ -412,7 +416,10 @@ class Engine:
         while True:
             result = self.context.decode(ids, start, sequence.number)
             if result == 0:
-                sequence.log.extend(ids)
+                if len(ids) == 1:
+                    sequence.log.append(int(ids[0]))
+                else:
+                    sequence.log.extend(ids)
                 request.record.decoded += len(ids)
                 return
             # What an aborted batch left behind goes; nothing else was changed.
@@ -461,7 +468,8 @@ class Engine:
                 pending = reply.next_tokens(logits, self.window - len(sequence.log))
                 if reply.finished:
                     break
-                yield
+                if request.cancelled or not self._alone():
+                    yield
                 if reply.rewind is not None:
                     # Back to before the last token that stays: evaluated again, it gives the logits anew.
                     back = start + reply.rewind - 1

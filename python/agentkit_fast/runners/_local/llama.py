@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentkit_fast._core import AbortFlag, GgufHeader
+from agentkit_fast._core import AbortFlag, GgufHeader, LlamaStep
 from agentkit_fast.errors import AgentkitError, ModelLoadError, RunnerError
 from agentkit_fast.runners._local.interrupts import interrupts_wait
 
@@ -105,6 +105,12 @@ def _open() -> Any:
     missing = [name for name in _NEEDED if not hasattr(lib, name)]
     if missing:
         raise ImportError(f"llama-cpp-python {found} lacks {', '.join(missing)}; install 0.3.36.")
+    batch = lib.llama_batch
+    layout = [getattr(batch, name).offset for name, *_ in batch._fields_] + [ctypes.sizeof(batch)]
+    if layout != LlamaStep.batch_layout:
+        raise ImportError(
+            f"llama-cpp-python {found} lays out llama_batch as {layout}, not {LlamaStep.batch_layout}; install 0.3.36."
+        )
     _send_chatter_to_logging(lib)
     lib.llama_backend_init()
     return lib
@@ -175,6 +181,7 @@ class Vocab:
         banned[list(self.eog)] = False
         self.banned: NDArray[np.int64] = np.flatnonzero(banned).astype(np.int64)
         self._pieces: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         self._first: tuple[NDArray[np.int64], NDArray[np.int16]] | None = None
         self._rooms = threading.local()
 
@@ -184,6 +191,18 @@ class Vocab:
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
+
+    def text(self, token: int) -> str | None:
+        """One token as text, nothing where its bytes are no whole characters."""
+        try:
+            return self._texts[token]
+        except KeyError:
+            piece = self.piece(token)
+            try:
+                text: str | None = piece.decode()
+            except UnicodeDecodeError:
+                text = None
+            return self._texts.setdefault(token, text)
 
     def close(self) -> None:
         """Before the model goes: whoever still holds the vocabulary gets an error, not freed memory."""
@@ -493,6 +512,11 @@ def _load_failure(path: Path, said: list[str]) -> str:
     return f"llama.cpp cannot load {path}. {_tail(said)}"
 
 
+def _address(pointer: Any) -> int:
+    """Of a C pointer or function, as a number."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
 def _tail(said: list[str]) -> str:
     return f"llama.cpp says: {said[0].strip()}" if said else "llama.cpp gives no reason."
 
@@ -598,20 +622,13 @@ class Context:
         batch.seq_id = self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
         batch.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._steps = np.arange(size, dtype=np.int32)
-        # A reply's tokens come one at a time, and then even numpy's slices are felt.
-        self._one_token, self._one_position = ctypes.c_int32(), ctypes.c_int32()
-        self._one_sequence, one_count, one_output = ctypes.c_int32(), ctypes.c_int32(1), ctypes.c_int8(1)
-        one = self._one = lib.llama_batch()
-        one.n_tokens = 1
-        one.token, one.pos = ctypes.pointer(self._one_token), ctypes.pointer(self._one_position)
-        one.n_seq_id = ctypes.pointer(one_count)
-        one.seq_id = ctypes.pointer(ctypes.pointer(self._one_sequence))
-        one.logits = ctypes.pointer(one_output)
         self._views: dict[int, NDArray[np.float32]] = {}
-        # The address as a number, where the binding's own function makes a pointer object.
-        address = ctypes.cast(lib._lib.llama_get_logits_ith, ctypes.c_void_p).value
-        prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
-        self._logits_at = prototype(address or 0)
+        # A reply's tokens come one at a time, and then even ctypes is felt.
+        self._step = LlamaStep(
+            context=_address(self.pointer),
+            decode=_address(lib._lib.llama_decode),
+            logits=_address(lib._lib.llama_get_logits_ith),
+        )
 
     def decode(self, ids: Sequence[int] | Ids, start: int, sequence: int, *, every: bool = False) -> int:
         """Evaluate at most `n_batch` tokens of `sequence` from position `start`; 0, `NO_ROOM` or `ABORTED`.
@@ -621,27 +638,25 @@ class Context:
         """
         count = len(ids)
         if count == 1:
-            self._one_token.value, self._one_position.value = int(ids[0]), start
-            self._one_sequence.value = sequence
-            return self._evaluate(self._one, 1)
+            _decoding.flag = self.flag
+            return self._judged(self._step.decode(int(ids[0]), start, sequence), 1)
         self._tokens[:count] = ids
         np.add(self._steps[:count], start, out=self._positions[:count])
         self._sequence[0] = sequence
         self._outputs[:count] = 1 if every else 0
         self._outputs[count - 1] = 1
         self._batch.n_tokens = count
-        return self._evaluate(self._batch, count)
-
-    def _evaluate(self, batch: Any, count: int) -> int:
         _decoding.flag = self.flag
-        result = int(self._lib.llama_decode(self.pointer, batch))
+        return self._judged(int(self._lib.llama_decode(self.pointer, self._batch)), count)
+
+    def _judged(self, result: int, count: int) -> int:
         if result not in (0, NO_ROOM, ABORTED):
             raise RunnerError(f"llama.cpp failed to evaluate {count} tokens (llama_decode gave {result}).")
         return result
 
     def logits(self, index: int = -1) -> NDArray[np.float32]:
         """Logits of the batch's token `index`: a view, good until the next `decode`."""
-        address = self._logits_at(self.pointer, index)
+        address = self._step.logits(index)
         if not address:
             raise RunnerError("llama.cpp gives no logits: is this a model that only embeds?")
         # llama.cpp's buffer stays where it is, mostly.

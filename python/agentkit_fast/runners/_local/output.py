@@ -12,13 +12,17 @@ class Utf8:
     """Bytes to text. An unfinished character waits for its rest; cut off at the end it is one U+FFFD."""
 
     def __init__(self) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.waits = False
+        """Whether an unfinished character waits."""
 
     def push(self, piece: bytes) -> str:
-        return self._decode(piece)
+        text = self._decoder.decode(piece)
+        self.waits = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
-        return self._decode(b"", final=True)
+        return self._decoder.decode(b"", final=True)
 
 
 class StopFinder:
@@ -73,6 +77,8 @@ class Thinking:
     def __init__(self, *, open_already: bool = False) -> None:
         self._state = "inside" if open_already else "start"
         self._held = ""
+        self.over = False
+        """Whether all that comes is content."""
 
     @property
     def inside(self) -> bool:
@@ -80,7 +86,7 @@ class Thinking:
 
     def push(self, text: str) -> tuple[str, str]:
         """(reasoning, content) that this text adds."""
-        if self._state == "content":
+        if self.over:
             return "", text
         self._held += text
         if self._state == "start":
@@ -116,6 +122,7 @@ class Thinking:
 
     def _release(self, state: str) -> str:
         held, self._held, self._state = self._held, "", state
+        self.over = state == "content"
         return held
 
     def finish(self, *, cut: bool = False) -> tuple[str, str]:

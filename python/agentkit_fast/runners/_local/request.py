@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agentkit_fast._core import LoopWatch
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import StreamChunk, Usage
 from agentkit_fast.runners._local.calls import CallParser
 from agentkit_fast.runners._local.channels import Channels
 from agentkit_fast.runners._local.constraint import CallTrigger, Plan
 from agentkit_fast.runners._local.llama import Vocab
-from agentkit_fast.runners._local.loop import LoopWatch
 from agentkit_fast.runners._local.output import StopFinder, Thinking, Utf8
 from agentkit_fast.runners._local.sampling import Logits, Sampler, Sampling
 from agentkit_fast.text import Repetition, RepetitionGuard
@@ -183,6 +183,8 @@ class Reply:
             self._banned_in_calls = np.setdiff1d(np.union1d(vocab.banned, channels), vocab.eog)
         self._eog = frozenset(vocab.eog)
         self._watch_loop = LoopWatch() if request.guard is not None else None
+        # Text is handed on as it comes once no thought can begin, where no stop string and no call is looked for.
+        self._straight = not request.stops and request.calls is None
         self._held: list[
             tuple[int, str]
         ] = []  # text not yet shown, and how many tokens there were before it
@@ -230,7 +232,7 @@ class Reply:
                 self._take(forced)
         if self._goes_back():
             return self._escaped
-        if not self.finished and self._left(room - len(tokens)) <= 0:
+        if not self.finished and len(tokens) >= left:
             # The last token need not be evaluated: nothing comes after it.
             self._finish("length")
         return tokens
@@ -246,7 +248,8 @@ class Reply:
         if self._avoid is not None:
             logits[self._avoid] = -np.inf
             self._avoid = None
-        self._sampler.prepare(logits)
+        if self._sampler.adjusts:
+            self._sampler.prepare(logits)
         banned = self._banned if self._constraint is None else self._banned_in_calls
         token = self._sampler.choose(logits, banned=banned)
         if self._trigger is not None and token not in self._eog:
@@ -254,6 +257,7 @@ class Reply:
         constraint = self._constraint
         if constraint is not None and not constraint.allows(token):
             self._request.record.resampled += 1
+            logits[self._banned_in_calls] = -np.inf
             chosen = constraint.choose(self._sampler, logits)
             if chosen is None:
                 raise RunnerError("The grammar allows no token of this model's vocabulary here.")
@@ -270,6 +274,8 @@ class Reply:
                 trigger.push(b"\n")  # what follows a channel's header begins a line
                 return token
             piece = self._vocab.piece(token)
+            if trigger.passes(piece):
+                return token
             if trigger.find(piece) < 0:
                 trigger.push(piece)
                 return token
@@ -278,7 +284,7 @@ class Reply:
                 break
             # A token that holds a line break and the whole mark: the part after it could not be judged.
             logits[token] = -np.inf
-            token = self._sampler.choose(logits)
+            token = self._sampler.choose(logits, banned=self._banned)
             if token in self._eog:
                 return token
         self._trigger = None
@@ -291,20 +297,22 @@ class Reply:
     def _take(self, token: int) -> None:
         if self._constraint is not None:
             self._constraint.accept(token)
-        self._sampler.accept(token)
-        text = self._utf8.push(self._vocab.piece(token))
+        if self._sampler.adjusts:
+            self._sampler.accept(token)
+        text = None if self._utf8.waits else self._vocab.text(token)
+        if text is None:
+            text = self._utf8.push(self._vocab.piece(token))
         watch, guard = self._watch_loop, self._request.guard
         if watch is None or guard is None:
             self._emit(text)
             return
-        before = len(watch.tokens)
-        repeating = watch.push(token)
-        if repeating:
-            self._held.append((before, text))
+        if watch.push(token):
+            self._held.append((len(watch) - 1, text))
         else:
-            self._show_held()
+            if self._held:
+                self._show_held()
             self._emit(text)
-            self._shown = before + 1
+            self._shown = len(watch)
         found = guard.push(text) if text else None
         if found is not None and not self.finished:
             self._leave_loop(watch, guard, found)
@@ -315,19 +323,19 @@ class Reply:
         keep = watch.boundary(self._shown) if watch.repeating else 0
         # A grammar cannot be taken back.
         able = self._constraint is None and self._request.rewinds and not record.escaped
-        if not able or not 0 < keep < len(watch.tokens):
+        if not able or not 0 < keep < len(watch):
             self._show_held()
             self.repetition = found
             self._finish("stop")
             return
-        record.escaped += len(watch.tokens) - keep
+        record.escaped += len(watch) - keep
         for at, text in self._held:
             if at < keep:
                 self._emit(text)
         self._held.clear()
         self._shown = keep
-        self._avoid = watch.tokens[keep]
-        self._escaped = [watch.tokens[keep - 1]]
+        last, self._avoid = watch.tokens[keep - 1 : keep + 1]
+        self._escaped = [last]
         self.rewind = keep
         watch.rewind(keep)
         self._utf8 = Utf8()
@@ -348,6 +356,11 @@ class Reply:
             self._constraint = None
 
     def _emit(self, text: str) -> None:
+        if self._straight and self._thinking.over:
+            if text:
+                self._parts.append(text)
+                self._request.deliver(StreamChunk(content=text))
+            return
         shown = self._stop.push(text)
         if shown:
             self._deliver(*self._thinking.push(shown))

@@ -129,6 +129,8 @@ class Sampler:
         self.reach = _reach(sampling)
         """How far below the best logit a token may lie and still be chosen."""
         self._recent: deque[int] = deque(map(int, history[-last:]), maxlen=last)
+        self.adjusts = self._penalizes or bool(len(self._biased))
+        """Whether `prepare` has anything to do."""
 
     def accept(self, token: int) -> None:
         """Note a token that became part of the reply."""
@@ -155,7 +157,7 @@ class Sampler:
         ids: NDArray[np.integer[Any]] | None = None,
         banned: NDArray[np.int64] | None = None,
     ) -> int:
-        """One token. With `ids`, `logits` are those tokens' only; `banned` ones are set to -inf first, in place.
+        """One token. With `ids`, `logits` are those tokens' only; `banned` ones (sorted) are never chosen.
 
         `ValueError` where none can be chosen.
         """

@@ -21,32 +21,48 @@ Ids = NDArray[np.int32]
 class TokenLog:
     """The ids of a sequence, in order; grows by amortized doubling."""
 
-    __slots__ = ("_data", "_length")
+    __slots__ = ("_data", "_length", "_tail")
 
     def __init__(self, ids: Ids | None = None) -> None:
         self._length = 0 if ids is None else len(ids)
         self._data: Ids = np.empty(max(256, self._length), dtype=np.int32)
         if ids is not None:
             self._data[: self._length] = ids
+        # A reply's tokens come one at a time, and go into the array when somebody looks.
+        self._tail: list[int] = []
 
     def __len__(self) -> int:
-        return self._length
+        return self._length + len(self._tail)
 
     @property
     def ids(self) -> Ids:
         """A view; valid until the log changes."""
+        self._settle()
         return self._data[: self._length]
 
+    def append(self, token: int) -> None:
+        self._tail.append(token)
+
     def extend(self, ids: Any) -> None:
+        self._settle()
+        self._extend(ids)
+
+    def _settle(self) -> None:
+        if self._tail:
+            self._extend(self._tail)
+            self._tail.clear()
+
+    def _extend(self, ids: Any) -> None:
         end = self._length + len(ids)
         if end > len(self._data):
             grown = np.empty(max(end, 2 * len(self._data)), dtype=np.int32)
-            grown[: self._length] = self.ids
+            grown[: self._length] = self._data[: self._length]
             self._data = grown
         self._data[self._length : end] = ids
         self._length = end
 
     def truncate(self, length: int) -> None:
+        self._settle()
         self._length = min(length, self._length)
 
 

@@ -7,6 +7,9 @@
 
 mod counting;
 mod period;
+mod tokens;
+
+pub use tokens::LoopWatch;
 
 use crate::truncate::floor_char_boundary;
 
