@@ -3,6 +3,7 @@
 //! An `Entry` keeps its fields in slots, whose places its type declares (`Py_tp_members`). Reading them there costs a
 //! load a field, where an attribute look-up is a call, and MessagePack writes every text once and has it read again.
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::ops::Range;
 
@@ -12,18 +13,23 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString, PyTuple, PyType};
 
-/// The fields a window is made of, in the order of `Slots::at`.
+use crate::text_arg::utf8_of;
+
+/// The fields a window is made of, in the order of `Slots::at` and of what `fields` gives.
 const FIELDS: [&str; 9] = [
     "id",
     "kind",
     "content",
-    "parts",
     "reasoning",
     "tool_call_id",
     "tool_name",
     "tag",
     "created_at",
+    "parts",
 ];
+
+/// An object that an entry or a list holds.
+type Held = *mut ffi::PyObject;
 
 /// Where the fields are in an object whose type is exactly `Entry`.
 pub struct Slots {
@@ -76,86 +82,86 @@ impl Slots {
         entries: &'a Bound<'_, PyList>,
         range: Range<usize>,
     ) -> Option<Vec<Record<'a>>> {
-        let mut records = Vec::with_capacity(range.len());
+        let py = entries.py();
+        // First what the fields are: the objects lie anywhere in memory, and so the processor fetches many at once.
+        let mut found = Vec::with_capacity(range.len());
         for index in range {
             let entry = entries.get_item(index).ok()?;
             // SAFETY: the list holds the entry, and the caller sees to it that it goes on to.
-            let fields = unsafe { self.fields(entry.as_ptr()) }?;
+            found.push(unsafe { self.fields(entry.as_ptr()) }?);
+        }
+        let mut records = Vec::with_capacity(found.len());
+        for fields in found {
+            let text = |value: Held| {
+                if value == self.no_text.as_ptr() {
+                    return Some(Cow::Borrowed(""));
+                }
+                // SAFETY: `fields` has seen that it is a `str`; the entry holds what is in its slots, as before.
+                unsafe { utf8_of(py, value) }.map(Cow::Borrowed)
+            };
+            let [
+                id,
+                kind,
+                content,
+                reasoning,
+                call_id,
+                tool_name,
+                tag,
+                created_at,
+                _,
+            ] = fields;
             // Filled where it stands: a record is too large to be moved about.
             records.push(Record::default());
             let record = records.last_mut()?;
-            // SAFETY: the entry holds what is in its slots, as before.
-            unsafe {
-                let [
-                    id,
-                    kind,
-                    content,
-                    parts,
-                    reasoning,
-                    call_id,
-                    tool_name,
-                    tag,
-                    created_at,
-                ] = fields;
-                if parts != self.no_parts.as_ptr() {
-                    return None;
-                }
-                record.id = self.text(id)?.into();
-                record.content = self.text(content)?.into();
-                record.reasoning = self.text(reasoning)?.into();
-                record.call_id = self.text(call_id)?.into();
-                record.tool_name = self.text(tool_name)?.into();
-                record.tag = self.text(tag)?.into();
-                record.created_at = number(entries.py(), created_at)?;
-                record.set_kind(self.kind(kind)?);
-            }
+            record.id = text(id)?;
+            record.content = text(content)?;
+            record.reasoning = text(reasoning)?;
+            record.call_id = text(call_id)?;
+            record.tool_name = text(tool_name)?;
+            record.tag = text(tag)?;
+            // SAFETY: the entry holds the number.
+            record.created_at = unsafe { number(py, created_at) }?;
+            record.set_kind(text(kind)?);
         }
         Some(records)
     }
 
-    /// What is in the slots of an entry.
+    /// What is in the slots of an entry; `None` where that is not what usually is.
     ///
     /// # Safety
     /// `entry` is an object that somebody holds.
-    unsafe fn fields(
-        &self,
-        entry: *mut ffi::PyObject,
-    ) -> Option<[*mut ffi::PyObject; FIELDS.len()]> {
-        // SAFETY: an object of this very type has these slots, each with a pointer to an object or null.
+    unsafe fn fields(&self, entry: Held) -> Option<[Held; FIELDS.len()]> {
+        // SAFETY: an object of this very type has these slots, each with null or an object, which it holds.
         unsafe {
             if ffi::Py_TYPE(entry) != self.entry.as_ptr().cast() {
                 return None;
             }
             let fields = self
                 .at
-                .map(|at| entry.byte_offset(at).cast::<*mut ffi::PyObject>().read());
-            (!fields.contains(&std::ptr::null_mut())).then_some(fields)
-        }
-    }
-
-    /// # Safety
-    /// `value` is an object that is held as long as the text is in use.
-    unsafe fn text<'a>(&self, value: *mut ffi::PyObject) -> Option<&'a str> {
-        if value == self.no_text.as_ptr() {
-            return Some("");
-        }
-        // SAFETY: as the caller says.
-        unsafe {
-            (ffi::PyUnicode_CheckExact(value) != 0)
-                .then(|| utf8(value))
-                .flatten()
-        }
-    }
-
-    /// # Safety
-    /// As `text`.
-    unsafe fn kind<'a>(&self, value: *mut ffi::PyObject) -> Option<&'a str> {
-        // SAFETY: as the caller says. A member of `EntryKind` is a `str`.
-        unsafe {
-            if ffi::Py_TYPE(value) == self.kind.as_ptr().cast() {
-                return utf8(value);
+                .map(|at| entry.byte_offset(at).cast::<Held>().read());
+            if fields.contains(&std::ptr::null_mut()) {
+                return None;
             }
-            self.text(value)
+            let [
+                id,
+                kind,
+                content,
+                reasoning,
+                call_id,
+                tool_name,
+                tag,
+                created_at,
+                parts,
+            ] = fields;
+            let texts = [id, content, reasoning, call_id, tool_name, tag];
+            let usual = texts
+                .into_iter()
+                .all(|text| text == self.no_text.as_ptr() || ffi::PyUnicode_CheckExact(text) != 0)
+                && (ffi::PyUnicode_CheckExact(kind) != 0
+                    || ffi::Py_TYPE(kind) == self.kind.as_ptr().cast())
+                && ffi::PyLong_CheckExact(created_at) != 0
+                && parts == self.no_parts.as_ptr();
+            usual.then_some(fields)
         }
     }
 }
@@ -177,36 +183,12 @@ fn offset(entry: &Bound<'_, PyType>, name: &str) -> Option<isize> {
     None
 }
 
-/// The text of a `str`; `None` where it holds lone surrogates.
+/// `None` where it does not fit.
 ///
 /// # Safety
-/// `value` is a `str`, held as long as the text is in use.
-unsafe fn utf8<'a>(value: *mut ffi::PyObject) -> Option<&'a str> {
-    let mut size = 0;
-    // SAFETY: Python gives the bytes with their number, which stay as long as the object, and are UTF-8.
-    unsafe {
-        let bytes = ffi::PyUnicode_AsUTF8AndSize(value, &raw mut size);
-        if bytes.is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), usize::try_from(size).ok()?);
-        Some(std::str::from_utf8_unchecked(bytes))
-    }
-}
-
-/// # Safety
-/// `value` is an object that somebody holds.
-unsafe fn number(py: Python<'_>, value: *mut ffi::PyObject) -> Option<i64> {
+/// `value` is an `int` that somebody holds.
+unsafe fn number(py: Python<'_>, value: Held) -> Option<i64> {
     // SAFETY: as the caller says.
-    unsafe {
-        if ffi::PyLong_CheckExact(value) == 0 {
-            return None;
-        }
-        let number = ffi::PyLong_AsLongLong(value);
-        if number == -1 && PyErr::take(py).is_some() {
-            return None;
-        }
-        Some(number)
-    }
+    let number = unsafe { ffi::PyLong_AsLongLong(value) };
+    (number != -1 || PyErr::take(py).is_none()).then_some(number)
 }

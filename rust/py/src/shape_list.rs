@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::shape::ContextOverflow;
-use crate::text_arg::TextArg;
+use crate::text_arg::{TextArg, text_of};
 
 const KEYS: usize = Key::ALL.len();
 
@@ -43,30 +43,7 @@ unsafe fn next_of(dict: Held, place: &mut ffi::Py_ssize_t) -> Option<(Held, Held
     (more != 0).then_some((key, value))
 }
 
-/// The UTF-8 text of a `str` that is none of a subclass; `None` for anything else, and for lone surrogates.
-///
-/// # Safety
-///
-/// The object is alive, and stays so for as long as the text is used.
-unsafe fn text_of<'a>(py: Python<'_>, object: Held) -> Option<&'a str> {
-    // SAFETY: the object is alive; what is returned is the object's own UTF-8, which lives and stays as long
-    // as it does.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(object) == 0 {
-            return None;
-        }
-        let mut size = 0;
-        let data = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut size);
-        if data.is_null() {
-            drop(PyErr::take(py));
-            return None;
-        }
-        let bytes = std::slice::from_raw_parts(data.cast::<u8>(), usize::try_from(size).ok()?);
-        Some(std::str::from_utf8_unchecked(bytes))
-    }
-}
-
-/// The same with `None` as no text.
+/// As [`text_of`], with `None` as no text.
 ///
 /// # Safety
 ///

@@ -171,3 +171,38 @@ impl<'a> FromPyObject<'a, '_> for StreamArg<'a> {
 pub fn repair_surrogates<'py>(text: TextArg<'_, 'py>) -> Bound<'py, PyString> {
     text.give_back(None)
 }
+
+/// The UTF-8 text of a `str` that is none of a subclass; `None` for anything else, and for lone surrogates.
+///
+/// # Safety
+///
+/// The object is alive, and stays so for as long as the text is used.
+pub unsafe fn text_of<'a>(py: Python<'_>, object: *mut ffi::PyObject) -> Option<&'a str> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(object) == 0 {
+            return None;
+        }
+        utf8_of(py, object)
+    }
+}
+
+/// The UTF-8 text of a `str`, also one of a subclass; `None` where it holds lone surrogates.
+///
+/// # Safety
+///
+/// The object is a `str`, alive, and stays so for as long as the text is used.
+pub unsafe fn utf8_of<'a>(py: Python<'_>, object: *mut ffi::PyObject) -> Option<&'a str> {
+    // SAFETY: by this function's contract; what is returned is the object's own UTF-8, which lives and stays as
+    // long as it does.
+    unsafe {
+        let mut size = 0;
+        let data = ffi::PyUnicode_AsUTF8AndSize(object, &raw mut size);
+        if data.is_null() {
+            drop(PyErr::take(py));
+            return None;
+        }
+        let bytes = std::slice::from_raw_parts(data.cast::<u8>(), usize::try_from(size).ok()?);
+        Some(std::str::from_utf8_unchecked(bytes))
+    }
+}

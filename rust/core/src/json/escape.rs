@@ -9,6 +9,14 @@ fn equal_to(word: u64, byte: u8) -> u64 {
     difference.wrapping_sub(LOW) & !difference & HIGH
 }
 
+/// Marks (in the high bit of each byte) the bytes of `word` that may not stand for themselves in a JSON string. The
+/// lowest mark is exact.
+#[inline]
+pub(crate) fn special_bytes(word: u64) -> u64 {
+    let control = word.wrapping_sub(LOW * 0x20) & !word & HIGH;
+    control | equal_to(word, b'\\') | equal_to(word, b'"')
+}
+
 /// Index of the first byte at or after `at` that is a control character, a backslash, `"` or `quote`;
 /// `bytes.len()` where there is none.
 ///
@@ -18,8 +26,7 @@ pub(crate) fn next_special(bytes: &[u8], mut at: usize, quote: u8) -> usize {
         let mut word = [0; 8];
         word.copy_from_slice(chunk);
         let word = u64::from_le_bytes(word);
-        let control = word.wrapping_sub(LOW * 0x20) & !word & HIGH;
-        let marks = control | equal_to(word, b'\\') | equal_to(word, b'"') | equal_to(word, quote);
+        let marks = special_bytes(word) | equal_to(word, quote);
         if marks != 0 {
             return at + (marks.trailing_zeros() / 8) as usize;
         }

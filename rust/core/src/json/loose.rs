@@ -160,7 +160,7 @@ const WORD: [bool; 256] = {
     table
 };
 
-fn is_word(byte: u8) -> bool {
+pub(crate) fn is_word(byte: u8) -> bool {
     WORD[usize::from(byte)]
 }
 

@@ -10,6 +10,7 @@ pub mod value;
 
 pub use arguments::{Arguments, ArgumentsKind, check_arguments, rejected_arguments};
 pub use escape::push_string;
+pub(crate) use escape::special_bytes;
 pub use loose::{Fault, FaultKind, MAX_DEPTH, Repairs, loose_json};
 pub use repair::{Outcome, Repair, repair_json};
 pub use value::Value;

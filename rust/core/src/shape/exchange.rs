@@ -154,7 +154,7 @@ impl<'a> Live<'a> {
         metas.extend(results.map(|(meta, _)| meta));
         let metas = match metas.as_slice() {
             [meta] => Metas::One(*meta),
-            _ => Metas::Many(metas.into()),
+            _ => Metas::Many(metas.into_boxed_slice()),
         };
         let (first, before) = (out.len(), out.tokens());
         self.write(context, names, Level::Full, false, out);

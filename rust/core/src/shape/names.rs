@@ -5,16 +5,28 @@ use std::hash::Hasher;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
-/// Where an id stands in [`Names`].
+/// Where an id stands in [`Names`]: where it begins, and how long it is, in one word, which a call can give back in
+/// registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Name {
-    start: u32,
-    len: u32,
-}
+pub struct Name(u64);
 
 impl Name {
+    fn new(start: usize, len: usize) -> Self {
+        // Four thousand million bytes of ids do not fit into a process beside their entries.
+        let half = |number: usize| u64::from(u32::try_from(number).unwrap_or(u32::MAX));
+        Self(half(start) << 32 | half(len))
+    }
+
+    fn start(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn len(self) -> usize {
+        self.0 as u32 as usize
+    }
+
     pub fn is_empty(self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 }
 
@@ -34,9 +46,8 @@ pub struct Names {
 }
 
 fn slice(text: &str, name: Name) -> &str {
-    let start = name.start as usize;
-    text.get(start..start + name.len as usize)
-        .unwrap_or_default()
+    let start = name.start();
+    text.get(start..start + name.len()).unwrap_or_default()
 }
 
 fn hash_of(id: &str) -> u64 {
@@ -51,13 +62,9 @@ impl Names {
     }
 
     fn keep(&mut self, id: &str) -> Name {
-        // Four thousand million bytes of ids do not fit into a process beside their entries.
-        let start = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        let name = Name::new(self.text.len(), id.len());
         self.text.push_str(id);
-        Name {
-            start,
-            len: u32::try_from(id.len()).unwrap_or(u32::MAX),
-        }
+        name
     }
 
     /// The print of the entry of this id, where there is one.
