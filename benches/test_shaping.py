@@ -11,7 +11,6 @@ import pytest
 
 from agentkit_fast import _core
 from agentkit_fast.entries import Entry
-from agentkit_fast.packing import Pieces
 from agentkit_fast.protocols import RunnerProfile
 from agentkit_fast.shaping import ShapePolicy, Shaper, plain_window, shape_messages
 from agentkit_fast.stores.memory import MemoryStore
@@ -48,10 +47,6 @@ class TestFirstBuild:
     def test_from_a_list_of_entries(self, benchmark: Any) -> None:
         store = ListStore(history(2500))
         benchmark(lambda: plain_window(store, "s", "sys").to_json())
-
-    def test_entries_to_messagepack_alone(self, benchmark: Any) -> None:
-        entries = history(2500)
-        benchmark(lambda: sum(map(len, Pieces(entries))))
 
     def test_msgspec_encodes_the_same_dicts(self, benchmark: Any) -> None:
         dicts = plain_window(ListStore(history(2500)), "s", "sys").to_wire()

@@ -247,11 +247,6 @@ TABLES = (
                     + "TestFirstBuild::test_msgspec_encodes_the_same_dicts"
                 },
             ),
-            Row(
-                "its share: entries to MessagePack, for the core",
-                {"ours": SHAPING + "TestFirstBuild::test_entries_to_messagepack_alone"},
-                ("{ours}", "", ""),
-            ),
             beside(
                 "10,000 messages into 4,000 tokens (`shape_messages`)",
                 SHAPING + "TestList::test_shape_messages",

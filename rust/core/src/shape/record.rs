@@ -1,7 +1,8 @@
-//! Entries as they come over the boundary: one MessagePack array of maps, read without copying a text.
+//! Entries as they come in: as records of a host's own making, or as one MessagePack array of maps, read without
+//! copying a text.
 //!
 //! MessagePack because its strings carry their length: reading an entry is a handful of slices, where
-//! JSON would have to be scanned and unescaped, and attribute access costs a call a field.
+//! JSON would have to be scanned and unescaped.
 
 use std::borrow::Cow;
 use std::fmt;
