@@ -73,6 +73,23 @@ def test_neutralize_fresh(benchmark, way: str) -> None:
     benchmark.pedantic(replace, setup=fresh, rounds=40)
 
 
+FRESH = {
+    "chinese markdown": "今天<b>天气</b>很好，[我们](http://x)一起去公园散步吧。",
+    "russian": "Сегодня хорошая погода, и мы идём гулять в парк. ",
+    "german": "Heute ist schönes Wetter, und wir gehen im Park spazieren. ",
+}
+
+
+@pytest.mark.parametrize("kind", FRESH)
+@pytest.mark.parametrize("way", ["agentkit", "str.replace"])
+def test_neutralize_fresh_text(benchmark, kind: str, way: str) -> None:
+    benchmark.group = f"neutralize, 1 MiB {kind}, each text seen once"
+    unit = FRESH[kind]
+    text = unit * (SIZE // len(unit.encode()))
+    replace = neutralize_special_tokens if way == "agentkit" else lambda text: text.replace("<|", "&lt;|")
+    benchmark.pedantic(replace, setup=lambda: ((text[:-1] + "é",), {}), rounds=40)
+
+
 @pytest.mark.benchmark(group="neutralize and restore, 1 MiB dirty, joiner")
 @pytest.mark.parametrize("way", ["agentkit", "two str.replace"])
 def test_joiner(benchmark, way: str) -> None:
