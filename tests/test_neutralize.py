@@ -174,13 +174,38 @@ def test_unknown_style_and_family_say_what_is_known() -> None:
 
 @pytest.mark.parametrize(
     "family",
-    ["chatml", "deepseek", "gemma", "gpt-oss", "granite", "llama2", "llama3", "mistral", "phi", "qwen"],
+    [
+        "apertus",
+        "chatml",
+        "cohere",
+        "deepseek",
+        "exaone",
+        "falcon",
+        "gemma",
+        "glm",
+        "gpt-oss",
+        "granite",
+        "kimi",
+        "llama2",
+        "llama3",
+        "llama4",
+        "minimax",
+        "mistral",
+        "nemotron",
+        "phi",
+        "qwen",
+        "seed",
+        "starcoder",
+    ],
 )
 def test_families_break_their_own(family: str) -> None:
     special = SpecialTokens.family(family)
     text = " ".join(special.tokens)
     assert len(special.find(text)) == len(special.tokens)
     assert special.find(special.neutralize(text)) == []
+    # What is unambiguous of it is in the default set, or begins as something there does.
+    whole = SpecialTokens.default().find(text)
+    assert {token[:2] for _, _, token in whole} & {token[:2] for token in special.tokens}
 
 
 def test_tokenizer_json(tmp_path: Path) -> None:
