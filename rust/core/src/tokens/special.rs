@@ -67,6 +67,10 @@ impl Runs {
     }
 }
 
+/// A byte that is a token by itself begins a run that may be one, another where its like follows.
+const ALONE: u8 = 1;
+const WITH_ITS_LIKE: u8 = 2;
+
 struct Finder {
     /// The longest first, as llama.cpp takes them.
     patterns: Vec<Pattern>,
@@ -75,8 +79,8 @@ struct Finder {
     runs: Vec<Runs>,
     /// For each byte, the place in `runs` of its family + 1.
     run_of: [u8; 256],
-    /// The bytes that `run_of` knows.
-    run_bytes: Vec<u8>,
+    /// For each byte that `run_of` knows [`ALONE`] or [`WITH_ITS_LIKE`].
+    begins: [u8; 256],
 }
 
 /// Special tokens of a vocabulary, and what finds them, each built when first needed.
@@ -152,7 +156,6 @@ impl Specials {
         }
         let mut runs: Vec<Runs> = Vec::new();
         let mut run_of = [0; 256];
-        let mut run_bytes = Vec::new();
         let mut patterns = Vec::new();
         for pattern in all {
             let first = usize::from(pattern.text[0]);
@@ -166,13 +169,19 @@ impl Specials {
                     fits: Vec::new(),
                 });
                 run_of[first] = runs.len() as u8;
-                run_bytes.push(first as u8);
             }
             runs[usize::from(run_of[first]) - 1]
                 .sizes
                 .push((pattern.text.len(), pattern.id));
         }
         runs.iter_mut().for_each(Runs::number);
+        let begins = run_of.map(
+            |family: u8| match runs.get(usize::from(family).wrapping_sub(1)) {
+                None => 0,
+                Some(runs) if runs.sizes.iter().any(|&(size, _)| size == 1) => ALONE,
+                Some(_) => WITH_ITS_LIKE,
+            },
+        );
         let automaton = (!patterns.is_empty())
             .then(|| {
                 // Fails only past 2^31 states, which the texts of one header cannot ask for.
@@ -189,24 +198,40 @@ impl Specials {
             longest,
             runs,
             run_of,
-            run_bytes,
+            begins,
         })
     }
 }
 
 impl Finder {
-    /// The first byte of `text` that tokens repeat.
+    /// Where in `text` the first run begins that may be a token.
     #[inline(always)]
     fn next_run(&self, text: &[u8]) -> Option<usize> {
-        match self.run_bytes[..] {
-            [] => None,
-            [a] => memchr::memchr(a, text),
-            [a, b] => memchr::memchr2(a, b, text),
-            [a, b, c] => memchr::memchr3(a, b, c, text),
-            _ => text
-                .iter()
-                .position(|&byte| self.run_of[usize::from(byte)] != 0),
+        if self.runs.is_empty() {
+            return None;
         }
+        // Most single blanks are none: a search for the byte would stop at every word.
+        let begins = |byte: u8, next: u8| {
+            self.begins[usize::from(byte)] & (ALONE | (u8::from(byte == next) * WITH_ITS_LIKE))
+        };
+        let mut at = 0;
+        while let Some(window) = text[at..].first_chunk::<17>() {
+            let mut any = 0;
+            for place in 0..16 {
+                any |= begins(window[place], window[place + 1]);
+            }
+            if any != 0 {
+                break;
+            }
+            at += 16;
+        }
+        let rest = &text[at..];
+        (0..rest.len())
+            .find(|&place| {
+                let next = rest.get(place + 1).copied().unwrap_or(!rest[place]);
+                begins(rest[place], next) != 0
+            })
+            .map(|place| at + place)
     }
 
     fn cut(&self, text: &[u8], piece: &mut impl FnMut(Fragment)) {

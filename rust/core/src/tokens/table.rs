@@ -161,9 +161,10 @@ impl PairTable {
 /// Words below this length are compared as one number.
 const SHORT: usize = 16;
 const SETS: usize = 1 << 15;
-const LONG_SLOTS: usize = 1 << 12;
-/// Longer words are seldom met again.
+const LONG_SLOTS: usize = 1 << 13;
+/// Longer words, and those of more ids, are seldom met again.
 const LONG: usize = 128;
+const LONG_IDS: usize = 32;
 
 /// Two words whose hashes agree, with up to three ids each: one cache line.
 #[derive(Clone, Copy)]
@@ -177,7 +178,7 @@ struct Set {
 /// A longer word and its ids.
 type LongWord = (Box<[u8]>, Box<[u32]>);
 
-/// The ids of words met lately. Bounded: 2 MiB, and at most 4,096 longer words.
+/// The ids of words met lately. Bounded: 2 MiB, and at most 8,192 longer words of 0.3 KB.
 pub struct WordCache {
     sets: Vec<Set>,
     long: Vec<Option<LongWord>>,
@@ -283,7 +284,7 @@ impl WordCache {
     }
 
     pub fn put_long(&mut self, word: &[u8], ids: &[u32]) {
-        if word.len() <= LONG {
+        if word.len() <= LONG && ids.len() <= LONG_IDS {
             let place = hash_bytes(word) as usize % LONG_SLOTS;
             // Where another word of this place is, it goes to the place beside.
             if let Some(pushed) = self.long[place].take()

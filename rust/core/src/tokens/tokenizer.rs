@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -73,6 +74,25 @@ impl Borders {
     #[inline(always)]
     fn cut(&self, before: u8, after: u8) -> bool {
         self.meet[usize::from(before)][usize::from(after >> 6)] & (1 << (after & 63)) == 0
+    }
+
+    /// A bit for each place in `window` but its beginning, of which there are at most 64: whether the text can
+    /// be cut there.
+    #[inline(always)]
+    fn cuts(&self, window: &[u8]) -> u64 {
+        if let Ok(window) = <&[u8; 65]>::try_from(window) {
+            return self.cuts_in(window);
+        }
+        self.cuts_in(window)
+    }
+
+    #[inline(always)]
+    fn cuts_in(&self, window: &[u8]) -> u64 {
+        let mut cuts = 0;
+        for (place, both) in window.windows(2).enumerate() {
+            cuts |= u64::from(self.cut(both[0], both[1])) << place;
+        }
+        cuts
     }
 }
 
@@ -238,18 +258,19 @@ impl Tokenizer {
     /// Tokens in `text`; no BOS, no EOS.
     pub fn count(&self, text: &str, mode: Mode) -> usize {
         let mut count = Count(0);
-        self.run(text, mode, &mut count);
+        self.run(text, mode, true, &mut count);
         count.0
     }
 
     /// Ids of `text`; no BOS, no EOS.
     pub fn encode(&self, text: &str, mode: Mode) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 8);
-        self.run(text, mode, &mut ids);
+        self.run(text, mode, true, &mut ids);
         ids
     }
 
-    fn run(&self, text: &str, mode: Mode, sink: &mut impl Sink) {
+    /// With `fresh` the text stands at the beginning, where some vocabularies put a blank in front.
+    fn run(&self, text: &str, mode: Mode, fresh: bool, sink: &mut impl Sink) {
         let idle = self
             .idle
             .lock()
@@ -266,7 +287,7 @@ impl Tokenizer {
             Mode::ParseSpecial => Looked::All,
             Mode::Untrusted => Looked::Blank,
         };
-        let mut after_special = true;
+        let mut after_special = fresh;
         self.specials
             .cut(text.as_bytes(), looked, |fragment| match fragment {
                 Fragment::Token(id) => {
@@ -274,9 +295,9 @@ impl Tokenizer {
                     after_special = true;
                 }
                 Fragment::Text(range) => {
-                    let text = &text.as_bytes()[range];
                     let prefix = after_special && self.vocab.add_space_prefix;
-                    self.fragment(text, prefix, mode == Mode::Untrusted, &mut work, sink);
+                    let guarded = mode == Mode::Untrusted;
+                    self.fragment(text.as_bytes(), range, prefix, guarded, &mut work, sink);
                     after_special = false;
                 }
             });
@@ -287,18 +308,22 @@ impl Tokenizer {
         }
     }
 
+    /// Tokenizes a part of `whole`. (What lies behind it, up to the text's end, makes looking words up cheaper.)
     fn fragment(
         &self,
-        text: &[u8],
+        whole: &[u8],
+        range: Range<usize>,
         prefix: bool,
         guarded: bool,
         work: &mut Work,
         sink: &mut impl Sink,
     ) {
+        let text = &whole[range.clone()];
         match &self.engine {
             Engine::Bpe(bpe) if bpe.byte_encoded => {
+                let first = range.start;
                 self.vocab.traits.pre.for_each_range(text, |start, end| {
-                    self.word(text, start, end, guarded, work, sink);
+                    self.word(whole, first + start, first + end, guarded, work, sink);
                 });
             }
             Engine::Bpe(bpe) => {
@@ -315,13 +340,18 @@ impl Tokenizer {
                     self.cut_words(&text, start, end, guarded, work, sink);
                 });
             }
-            Engine::Spm(_) => {
-                let mut text = replace_blanks(text);
-                if prefix {
-                    text.to_mut().insert(0, b' ');
+            Engine::Spm(_) => match replace_blanks(text) {
+                Cow::Borrowed(_) if !prefix => {
+                    self.cut_words(whole, range.start, range.end, guarded, work, sink);
                 }
-                self.cut_words(&text, 0, text.len(), guarded, work, sink);
-            }
+                text => {
+                    let mut text = text.into_owned();
+                    if prefix {
+                        text.insert(0, b' ');
+                    }
+                    self.cut_words(&text, 0, text.len(), guarded, work, sink);
+                }
+            },
         }
     }
 
@@ -337,11 +367,18 @@ impl Tokenizer {
     ) {
         let Some(borders) = &self.borders else { return };
         let mut from = start;
-        for (place, both) in (start + 1..end).zip(text[start..end].windows(2)) {
-            if borders.cut(both[0], both[1]) {
+        let mut at = start + 1;
+        while at < end {
+            let size = (end - at).min(64);
+            // Words are a few bytes long: one by one, the processor would guess every end wrong.
+            let mut cuts = borders.cuts(&text[at - 1..at + size]);
+            while cuts != 0 {
+                let place = at + cuts.trailing_zeros() as usize;
                 self.word(text, from, place, guarded, work, sink);
                 from = place;
+                cuts &= cuts - 1;
             }
+            at += size;
         }
         if from < end {
             self.word(text, from, end, guarded, work, sink);
