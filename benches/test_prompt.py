@@ -58,7 +58,7 @@ def tokenizer() -> GgufTokenizer:
 
 
 @pytest.mark.benchmark(group="one more message")
-@pytest.mark.parametrize("count", [10, 100, 2000])
+@pytest.mark.parametrize("count", [10, 200, 2000])
 @pytest.mark.parametrize("how", ["grown", "whole"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_one_more_message(
@@ -84,7 +84,7 @@ def test_one_more_message(
 
 
 @pytest.mark.benchmark(group="where messages begin")
-@pytest.mark.parametrize("count", [10, 100, 2000])
+@pytest.mark.parametrize("count", [10, 200, 2000])
 @pytest.mark.parametrize("how", ["first", "one more"])
 def test_message_starts(benchmark: Any, tokenizer: GgufTokenizer, how: str, count: int) -> None:
     family = FAMILIES["chatml"]

@@ -7,6 +7,7 @@ import dataclasses
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -344,8 +345,8 @@ def check(name: str, rounds: int, seed: int) -> None:
         elif step < 0.88:
             del messages[rng.randrange(len(messages))]
         elif step < 0.92:
-            others.append(copied(messages))
-            messages = copied(rng.choice(others))
+            others.append(deepcopy(messages))
+            messages = deepcopy(rng.choice(others))
         else:
             more = {}
             if rng.random() < 0.4:
@@ -495,9 +496,100 @@ def test_what_is_done_with_a_prompt_does_not_show_in_the_next() -> None:
     kept, fresh = pair(CHAT)
     messages = talk(9)
     prompt = kept.encode(messages[:-1])
-    prompt.ids[:] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        prompt.ids[0] = 0
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        prompt.ids.flags.writeable = True
     prompt.message_starts.clear()
     assert outcome(kept, messages) == outcome(fresh, messages)
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CHANGES: dict[str, Any] = {
+    "content": "other",
+    "role": "user",
+    "name": "other",
+    "tool_call_id": "2",
+    "tool_calls": [{**CALL, "id": "2"}],
+    "a call's arguments": None,
+    "a new field": None,
+    "a field gone": None,
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_an_earlier_message_changed_in_place_is_seen(what: str) -> None:
+    kept, fresh = pair(SHAPES["everything of a message"])
+    messages = deepcopy(talk(9))
+    message = messages[3]
+    message |= {"name": "x", "tool_call_id": "1", "tool_calls": [deepcopy(CALL)]}
+    before = outcome(kept, messages[:-1])
+    assert outcome(kept, messages) != before
+    if what == "a call's arguments":
+        message["tool_calls"][0]["function"]["arguments"] = '{"a": 1}'
+    elif what == "a field gone":
+        del message["name"]
+    else:
+        message[what] = CHANGES[what] or "new"
+    assert outcome(kept, messages) == outcome(fresh, messages)
+    assert outcome(kept, messages[:-1]) != before
+
+
+@pytest.mark.parametrize("field", Message.__struct_fields__)
+def test_a_message_object_changed_in_place_is_seen(field: str) -> None:
+    kept, fresh = pair(SHAPES["everything of a message"])
+    call = ToolCall(id="1", name="f", arguments="{}")
+
+    def talked() -> list[Message]:
+        return [Message(role="tool", content=f"{n}", tool_call_id=f"{n}") for n in range(9)]
+
+    messages = talked()
+    changed = Message(
+        role="assistant", content="c", reasoning="r", tool_calls=(call,), tool_call_id="1", name="n"
+    )
+    if field == "parts":
+        changed.parts = (text_part("p"),)
+    messages[3] = changed
+    before = outcome(kept, messages)
+    if field == "tool_calls":
+        call.arguments = '{"a": 1}'
+    elif field == "parts":
+        changed.parts = (text_part("q"),)
+    else:
+        setattr(changed, field, "user" if field == "role" else "other")
+    now = outcome(kept, messages)
+    assert now == outcome(fresh, messages)
+    if field in ("content", "parts", "role", "tool_calls"):  # of the others not every role shows each
+        assert now != before
+
+
+def test_ids_handed_out_stay_as_they_are() -> None:
+    rng = random.Random(5)
+    kept, fresh = pair(FAMILIES["chatml"])
+    talks = [talk(2), [{**message, "content": "z"} for message in talk(2)]]
+    held: list[tuple[Any, list[int]]] = []
+    for _ in range(300):
+        place = rng.randrange(len(talks))
+        talks[place] = talks[place] + [
+            {"role": rng.choice(["user", "tool"]), "content": "w" * rng.randrange(30)}
+        ]
+        if rng.random() < 0.1:
+            talks[place] = talks[place][: rng.randrange(1, len(talks[place]))]
+        if rng.random() < 0.1:
+            talks.append(list(talks[place]))
+        prompt = kept.encode(talks[place], add_generation_prompt=rng.random() < 0.8)
+        ids = prompt.ids.tolist()
+        assert (
+            ids
+            == fresh.encode(
+                talks[place], add_generation_prompt=prompt.text.endswith("assistant\n")
+            ).ids.tolist()
+        )
+        if rng.random() < 0.5:
+            held.append((prompt.ids[: rng.choice([None, 5])], ids))
+        while len(held) > rng.choice([0, 1, 3, 40]):
+            held.pop(rng.randrange(len(held)))
+        assert all(array.tolist() == known[: len(array)] for array, known in held)
 
 
 def test_many_threads_may_share_an_encoder() -> None:
@@ -520,7 +612,7 @@ def test_many_tools_do_not_matter() -> None:
         "type": "object",
         "properties": {f"p{n}": {"type": "string", "enum": ["a", "b"]} for n in range(300)},
     }
-    tools = [ToolDef(name=f"t{n}", parameters=copied(schema)) for n in range(40)]
+    tools = [ToolDef(name=f"t{n}", parameters=deepcopy(schema)) for n in range(40)]
     messages = talk(20)
     kept.encode(messages[:-1], tools=tools)
     assert kept.encode(messages, tools=tools).reused > 3000
@@ -648,8 +740,8 @@ SAME = [
 
 @pytest.mark.parametrize(("left", "right", "same"), SAME)
 def test_what_counts_as_the_same(left: Any, right: Any, same: bool) -> None:
-    assert same_beginning([left, 1], [right, 1]) == (2 if same else 0)
-    assert same_beginning([left, 1], [right, 1]) == same_beginning([right, 1], [left, 1])
+    assert same_beginning([left, 1], copied([right, 1])) == (2 if same else 0)
+    assert same_beginning([right, 1], copied([left, 1])) == (2 if same else 0)
 
 
 def test_nesting_without_end_is_not_the_same() -> None:

@@ -134,6 +134,12 @@ class GgufVocab:
     @property
     def unk_id(self) -> int | None: ...
     def count(self, text: str) -> int: ...
+    def count_beginnings(self, text: str, places: list[int]) -> list[int]:
+        """Tokens of `text`, taken as untrusted, before each of `places` (in characters, ascending).
+
+        `ValueError` for a place behind the text's end, or before the one it follows.
+        """
+
     def decode(self, raw: bytes) -> bytes:
         """The bytes of ids, given as int32 in the machine's byte order."""
 
@@ -267,11 +273,11 @@ def capture_slots(result: str) -> dict[str, str]:
 def chars_by_four(text: str) -> int:
     """Tokens in `text` by the rule "four UTF-8 bytes a token, rounded up"."""
 
-def same_beginning(left: list[Any], right: list[Any]) -> int:
+def same_beginning(given: list[Any], kept: list[Any]) -> int:
     """How many items two lists have in common from their beginning on, types and the order of keys included.
 
-    Plain values, dicts, lists, tuples and msgspec structs are compared with all that is in them; other objects count
-    as different.
+    `kept` holds copies (`prompt.wire.copied`): plain values, lists, and for other things a tuple of the type and
+    what is in them. All of it is compared; objects of types unheard of count as different.
     """
 
 def decode_tight(text: str) -> str:

@@ -71,6 +71,14 @@ class GgufTokenizer:
         """
         return _array(self._vocab.encode(text, untrusted=True))
 
+    def count_beginnings(self, text: str, places: list[int]) -> list[int]:
+        """For each of `places`, `len(encode_untrusted(text[:place]))`; places ascend, in characters.
+
+        Takes the time of counting the text a few times, however many places there are. Only where nothing
+        in the text cuts it for long (one endless word) does each place cost the text since the last one.
+        """
+        return self._vocab.count_beginnings(text, places)
+
     def decode(self, ids: Iterable[int]) -> bytes:
         """The bytes of `ids`, control tokens as their text; `ValueError` for an id outside the vocabulary.
 

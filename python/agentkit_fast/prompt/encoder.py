@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkit_fast._core import same_beginning
 from agentkit_fast.errors import RunnerError
 from agentkit_fast.messages import Message, ToolDef
+from agentkit_fast.prompt.growing import Beginning, GrowingIds, id_bytes, ids_in
 from agentkit_fast.prompt.owned import Text
-from agentkit_fast.prompt.resume import Past, Rendering
+from agentkit_fast.prompt.resume import Rendering
+from agentkit_fast.prompt.starts import message_starts
 from agentkit_fast.prompt.template import ChatTemplate
-from agentkit_fast.prompt.watched import WireMessage
+from agentkit_fast.prompt.trunk import Marks, Request, Trunk, alike, starts_before
 from agentkit_fast.prompt.wire import (
     copied,
     message_list,
@@ -43,8 +45,6 @@ __all__ = ["Prompt", "PromptEncoder", "Tokenizer"]
 _CACHE_CHARS = 8_000_000
 # And whole prompts, so many and within the same bound.
 _TRUNKS = 16
-# Between control tokens; where a message begins in a longer text, the ids before it are counted by their bytes.
-_LONG_GAP = 1 << 16
 
 
 class Tokenizer(Protocol):
@@ -64,7 +64,7 @@ class Tokenizer(Protocol):
 
 
 class Prompt:
-    """`ids`, an int32 array, and `message_starts`: how many ids precede each message.
+    """`ids`, an int32 array to read, and `message_starts`: how many ids precede each message.
 
     `text` is the rendered template; `reused` of its characters were taken from an earlier prompt of the
     same conversation instead of being rendered again. `message_starts` is worked out when first asked for.
@@ -110,39 +110,6 @@ class Prompt:
 
     def __repr__(self) -> str:
         return f"Prompt({len(self.ids)} ids)"
-
-
-class _Marks(NamedTuple):
-    """After each control token: how many characters and how many ids there are up to there."""
-
-    chars: array[int]
-    ids: array[int]
-
-
-class _Request(NamedTuple):
-    """The messages and variables of one rendering."""
-
-    wire: list[WireMessage]
-    tools: list[Any]
-    variables: dict[str, Any]
-
-
-class _Trunk:
-    """A prompt that was made: what the next one of the same conversation begins with."""
-
-    __slots__ = ("gaps", "given", "ids", "marks", "rendering", "starts", "starts_kept", "wire")
-
-    def __init__(
-        self, given: list[Any], wire: list[WireMessage], rendering: Rendering, ids: Ids, marks: _Marks
-    ) -> None:
-        self.given = given  # the messages as they were then
-        self.wire = wire
-        self.rendering = rendering
-        self.ids = ids
-        self.marks = marks
-        self.starts: list[int] | None = None
-        self.gaps: dict[int, Any] = {}  # where ids end in long texts between control tokens, by mark
-        self.starts_kept: list[int] = []  # those that an earlier prompt had worked out
 
 
 class PromptEncoder:
@@ -199,7 +166,7 @@ class PromptEncoder:
         self._adds_space: bool | None = None
         self._object_arguments = self._wants_objects()
         self._last_tools: tuple[list[Any], list[Any]] = ([], [])
-        self._trunks: list[_Trunk] = []  # the last used one at the end
+        self._trunks: list[Trunk] = []  # the last used one at the end
 
     def render(
         self,
@@ -212,7 +179,7 @@ class PromptEncoder:
     ) -> str:
         """The prompt as text: what the template makes of the messages. Arguments as for `encode`."""
         wire = template_messages(message_list(messages), object_arguments=self._object_arguments)
-        request = _Request(wire, self._offered(tools), _variables(enable_thinking, variables))
+        request = Request(Beginning(wire), self._offered(tools), _variables(enable_thinking, variables))
         return str(self._render(request, prompted=add_generation_prompt).text)
 
     def encode(
@@ -235,10 +202,9 @@ class PromptEncoder:
         """
         given = message_list(messages)
         trunk, common = self._nearest(given)
-        wire = template_messages(given[common:], object_arguments=self._object_arguments)
-        if trunk is not None:
-            wire = trunk.wire[:common] + wire
-        request = _Request(wire, self._offered(tools), _variables(enable_thinking, variables))
+        new = template_messages(given[common:], object_arguments=self._object_arguments)
+        wire = Beginning(new) if trunk is None else trunk.wire.grown(common, new)
+        request = Request(wire, self._offered(tools), _variables(enable_thinking, variables))
         rendering = self._render(
             request,
             prompted=add_generation_prompt,
@@ -247,16 +213,16 @@ class PromptEncoder:
         )
         shared = rendering.shared
         if trunk is not None and not shared:
-            shared = _alike(trunk.rendering, rendering)
-        ids, marks, cut = self._ids(rendering, trunk, shared)
-        kept = trunk.given[:common] if trunk is not None else []
-        new = _Trunk(kept + [copied(message) for message in given[common:]], wire, rendering, ids, marks)
+            shared = alike(trunk.rendering, rendering)
+        copies = [copied(message) for message in given[common:]]
+        kept = Beginning(copies) if trunk is None else trunk.given.grown(common, copies)
+        memory, ids, marks, cut = self._grown(rendering, trunk, shared, common)
+        made = Trunk(kept, wire, rendering, memory, marks)
         if trunk is not None and rendering.shared and trunk.starts is not None:
-            new.starts_kept = _starts_before(trunk, rendering, cut)
-        self._remember(new, trunk, common)
-        # A copy: whoever gets the prompt may write into its ids.
+            made.starts_kept = starts_before(trunk, rendering, cut)
+        self._remember(made, trunk, common)
         return Prompt(
-            ids.copy(), lambda: self._message_starts(request, new), rendering.text, rendering.reused
+            ids, lambda: message_starts(self, request, made, ids), rendering.text, rendering.reused
         )
 
     def encode_text(self, text: str) -> Ids:
@@ -274,20 +240,21 @@ class PromptEncoder:
             self._last_tools = ([copied(tool) for tool in given], wire)
         return wire
 
-    def _nearest(self, given: list[Any]) -> tuple[_Trunk | None, int]:
+    def _nearest(self, given: list[Any]) -> tuple[Trunk | None, int]:
         """The prompt that has most messages in common with these, and how many."""
         with self._lock:
             trunks = self._trunks[::-1]
         found, most = None, 0
         for trunk in trunks:
-            if len(trunk.given) > most and (common := same_beginning(given, trunk.given)) > most:
+            kept = trunk.given
+            if kept.size > most and (common := min(same_beginning(given, kept.items), kept.size)) > most:
                 found, most = trunk, common
         return found, most
 
-    def _remember(self, new: _Trunk, old: _Trunk | None, common: int) -> None:
+    def _remember(self, new: Trunk, old: Trunk | None, common: int) -> None:
         """Keep `new`, in the place of `old` where it is the same conversation gone on."""
         with self._lock:
-            replaces = old is not None and common >= len(old.given) - 1
+            replaces = old is not None and _goes_on(old, common)
             trunks = [trunk for trunk in self._trunks if not (replaces and trunk is old)]
             trunks.append(new)
             room = _CACHE_CHARS
@@ -302,10 +269,11 @@ class PromptEncoder:
     # --- from messages to text
 
     def _render(
-        self, request: _Request, *, prompted: bool = False, kept: Rendering | None = None, common: int = 0
+        self, request: Request, *, prompted: bool = False, kept: Rendering | None = None, common: int = 0
     ) -> Rendering:
         return self._template.render(
-            request.wire,
+            request.wire.items,
+            count=request.wire.size,
             add_generation_prompt=prompted,
             tools=request.tools,
             variables=request.variables,
@@ -315,37 +283,48 @@ class PromptEncoder:
 
     # --- from text to ids
 
-    def _ids(self, rendering: Rendering, old: _Trunk | None, shared: int) -> tuple[Ids, _Marks, int]:
-        """The ids, and up to which character they were taken from `old`: the texts' beginnings, `shared`
-        characters, are alike in letters and owners."""
-        np = self._np
+    def _grown(
+        self, rendering: Rendering, old: Trunk | None, shared: int, common: int
+    ) -> tuple[GrowingIds, Ids, Marks, int]:
+        """The ids, and up to which character they were taken from `old`: only what is new is written."""
+        if old is not None:
+            marks, more, known = self._ids(rendering, old, shared)
+            try:
+                memory, ids = old.ids.grown(marks.ids[known], more, last=_goes_on(old, common))
+                return memory, ids, marks, marks.chars[known]
+            except LookupError:
+                pass  # another thread went on from there in the meantime
+        marks, more, _ = self._ids(rendering, None, 0)
+        return GrowingIds(more), ids_in(more), marks, 0
+
+    def _ids(self, rendering: Rendering, old: Trunk | None, shared: int) -> tuple[Marks, bytearray, int]:
+        """The ids behind those taken from `old`, and the number of the mark up to which these go: the texts'
+        beginnings, `shared` characters, are alike in letters and owners."""
         text, owners = rendering.text, rendering.owners
-        parts: list[Ids] = []
-        marks = _Marks(array("q", [0]), array("q", [0]))
+        more = bytearray()
+        marks = Marks(array("q", [0]), array("q", [0]))
         if old is not None and shared:
             # A run of the template's text that goes on behind the beginning may spell another token now.
             last = bisect_right(owners.starts, shared) - 1
             settled = owners.starts[last] if last >= 0 and owners.stops[last] >= shared else shared
             known = bisect_right(old.marks.chars, settled)
-            marks = _Marks(old.marks.chars[:known], old.marks.ids[:known])
-            parts.append(old.ids[: marks.ids[-1]])
-        begun = at = marks.chars[-1]
-        count = marks.ids[-1]
-        for place in range(bisect_left(owners.starts, begun), len(owners)):
+            marks = Marks(old.marks.chars[:known], old.marks.ids[:known])
+        taken, at, count = len(marks.chars) - 1, marks.chars[-1], marks.ids[-1]
+        for place in range(bisect_left(owners.starts, at), len(owners)):
             start, stop = owners.starts[place], owners.stops[place]
             for a, b, token in self._control_tokens(text.cut(start, stop)):
                 if start + a > at:
                     gap = self._gap(text.cut(at, start + a))
-                    parts.append(gap)
+                    more += gap.data
                     count += len(gap)
-                parts.append(np.array([token], dtype=np.int32))
+                more += id_bytes(token)
                 count += 1
                 at = start + b
                 marks.chars.append(at)
                 marks.ids.append(count)
         if at < len(text):
-            parts.append(self._gap(text.cut(at, len(text))))
-        return (np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)), marks, begun
+            more += self._gap(text.cut(at, len(text))).data
+        return marks, more, taken
 
     def _control_tokens(self, run: str) -> list[tuple[int, int, int]]:
         """Control tokens in a run of template text. The same few runs come again and again."""
@@ -453,112 +432,15 @@ class PromptEncoder:
 
         return '"needle"' not in rendered('{"needle": 1}') and '"needle"' in rendered({"needle": 1})
 
-    # --- where messages begin
 
-    def _message_starts(self, request: _Request, trunk: _Trunk) -> list[int]:
-        if trunk.starts is None:
-            loop = _main_loop(trunk.rendering)
-            count = len(request.wire)
-            starts: list[int] = []
-            # Messages before the loop are part of the prompt's head, and so is whatever stands before
-            # the first: a look at the prompt of the beginning alone tells where they end.
-            heads = count if loop is None else min(count, max(1, loop.lead))
-            for index in range(heads):
-                starts.append(max(self._head_ids(request, index, trunk), starts[-1] if starts else 0))
-            if loop is not None:
-                starts += trunk.starts_kept[heads:]
-                for index in range(len(starts), count):
-                    place = loop.starts[min(index - loop.lead, len(loop.starts) - 1)]
-                    starts.append(max(self._ids_before(place, trunk), starts[-1]))
-                starts[:heads] = [min([start, *starts[heads : heads + 1]]) for start in starts[:heads]]
-            trunk.starts = starts
-        return list(trunk.starts)
-
-    def _ids_before(self, place: int, trunk: _Trunk) -> int:
-        """How many ids the text up to `place` gives on its own."""
-        mark = bisect_right(trunk.marks.chars, place) - 1
-        rest = trunk.rendering.text.cut(trunk.marks.chars[mark], place)
-        if len(rest) > _LONG_GAP:
-            # A template without control tokens: to tokenize each beginning would take quadratic time.
-            ends = self._ends_in_gap(mark, trunk)
-            return trunk.marks.ids[mark] + int(ends.searchsorted(len(rest.encode()), side="right"))
-        return trunk.marks.ids[mark] + (len(self._gap(rest)) if rest else 0)
-
-    def _ends_in_gap(self, mark: int, trunk: _Trunk) -> Any:
-        """Where, in bytes, each id ends that follows a mark, up to the next control token."""
-        ends = trunk.gaps.get(mark)
-        if ends is None:
-            first, last = trunk.marks.ids[mark], len(trunk.ids)
-            if mark + 1 < len(trunk.marks.ids):
-                last = trunk.marks.ids[mark + 1] - 1
-            used, which = self._np.unique(trunk.ids[first:last], return_inverse=True)
-            decode = self.tokenizer.decode
-            alone = len(decode(used[:1]))  # behind another id: some vocabularies drop a blank in front
-            sizes = [len(decode([used[0], one])) - alone for one in used]
-            ends = trunk.gaps[mark] = self._np.cumsum(self._np.array(sizes)[which])
-        return ends
-
-    def _head_ids(self, request: _Request, count: int, trunk: _Trunk) -> int:
-        """How many ids the prompt of the first `count` messages has in common with the whole one."""
-        try:
-            head = self._render(request._replace(wire=request.wire[:count]))
-        except RunnerError:
-            return 0  # the template takes no such beginning (it wants a user first, say)
-        length = len(head.text)
-        if _alike(head, trunk.rendering) == length:
-            return self._ids_before(length, trunk)
-        return _common(self._np, self._ids(head, None, 0)[0], trunk.ids)
+def _goes_on(old: Trunk, common: int) -> bool:
+    """Whether a prompt with so many messages of `old` is the same conversation gone on."""
+    return common >= old.given.size - 1
 
 
 def _variables(enable_thinking: bool | None, variables: dict[str, Any]) -> dict[str, Any]:
     thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     return template_variables({**variables, **thinking})
-
-
-def _written(loop: Past) -> int:
-    return loop.starts[-1] - loop.starts[0]
-
-
-def _main_loop(rendering: Rendering) -> Past | None:
-    """The loop that writes the messages: of several the one that writes most."""
-    loop = max(rendering.loops.values(), key=_written, default=None)
-    return loop if loop is not None and _written(loop) else None
-
-
-def _starts_before(old: _Trunk, new: Rendering, cut: int) -> list[int]:
-    """Of the messages' starts that `old` has worked out those that hold: up to the character `cut`."""
-    before, loop = _main_loop(old.rendering), _main_loop(new)
-    if before is None or loop is None or before.lead != loop.lead or old.starts is None:
-        return []
-    known = bisect_right(before.starts, cut)
-    return old.starts[: loop.lead + known] if loop.starts[:known] == before.starts[:known] else []
-
-
-def _alike(left: Rendering, right: Rendering) -> int:
-    """How many characters two renderings have in common from the beginning, owners included."""
-    one, other = str(left.text), str(right.text)
-    low, high = 0, min(len(one), len(other))
-    if one[:high] != other[:high]:
-        while low < high:
-            middle = (low + high + 1) // 2
-            if one[low:middle] == other[low:middle]:
-                low = middle
-            else:
-                high = middle - 1
-    a, b = left.owners, right.owners
-    both = min(len(a), len(b))
-    if a.starts[:both] != b.starts[:both] or a.stops[:both] != b.stops[:both]:
-        both = next(n for n in range(both) if (a.starts[n], a.stops[n]) != (b.starts[n], b.stops[n]))
-        if a.starts[both] == b.starts[both]:
-            return min(high, a.stops[both], b.stops[both])
-    return min([high, *a.starts[both : both + 1], *b.starts[both : both + 1]])
-
-
-def _common(np: Any, left: Ids, right: Ids) -> int:
-    """How many ids two sequences begin with in common."""
-    shorter = min(len(left), len(right))
-    differ = np.flatnonzero(left[:shorter] != right[:shorter])
-    return int(differ[0]) if len(differ) else shorter
 
 
 def _spelling(tokenizer: Any, name: str) -> str:

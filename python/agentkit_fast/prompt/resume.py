@@ -209,7 +209,8 @@ class _Run:
         self.recorder = recorder
         self.number = number
         self.lead = items._lead
-        self.items = list(list.__iter__(items))
+        self.items = items
+        self.size = list.__len__(items)
         self.compared_values = compared
         self.first_compared = len(values)
         plan = recorder.plans[number]
@@ -263,7 +264,7 @@ class _Run:
         rounds = len(past.reach)
         if not unchanged:
             rounds = bisect_right(past.reach, self.recorder.common - 1)
-        rounds = min(rounds, len(self.items) - 1)
+        rounds = min(rounds, self.size - 1)
         for key, (first, value) in past.reads.items():
             if first < rounds and not _same(value, self._now(key)):
                 rounds = first
@@ -293,11 +294,12 @@ class _Run:
         self.recorder.keep(start, stop)
 
     def __iter__(self) -> Iterator[tuple[Any, LoopView]]:
-        view = LoopView(self, self.items)
+        items = self.items
+        view = LoopView(self, items)
         try:
-            for index in range(self.first, len(self.items)):
+            for index in range(self.first, self.size):
                 self._begin(index)
-                yield self.items[index], view
+                yield list.__getitem__(items, index), view
                 self.reach.append(self.farthest)
             self.states.append(self.written)
         finally:

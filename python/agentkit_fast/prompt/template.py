@@ -208,20 +208,23 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         kept: Rendering | None = None,
         common: int = 0,
+        count: int | None = None,
     ) -> Rendering:
         """The prompt's text and who owns it. What the template raises comes out as `RunnerError`.
 
-        With `kept`, an earlier rendering by this template whose first `common` messages are the same
-        objects, what cannot have changed is taken from it; the outcome is the same.
+        `count`: how many of `messages` are meant. With `kept`, an earlier rendering by this template whose
+        first `common` messages are the same objects, what cannot have changed is taken from it; the outcome
+        is the same.
         """
-        recorder = Recorder(self._loops, self._pure, kept, common, len(messages))
+        count = len(messages) if count is None else count
+        recorder = Recorder(self._loops, self._pure, kept, common, count)
         given: dict[str, Any] = dict(self._tokens)
         given.update(variables or {})
         given[RECORDER] = recorder
         try:
             context = self._template.new_context(
                 dict(
-                    messages=Messages(messages, 0, recorder),
+                    messages=Messages(messages, 0, recorder, count),
                     add_generation_prompt=add_generation_prompt,
                     tools=tools or None,
                     **given,

@@ -111,8 +111,10 @@ class Messages(list[Any]):
 
     __slots__ = ("_lead", "_recorder")
 
-    def __init__(self, items: Sequence[Any], lead: int, recorder: Watched) -> None:
+    def __init__(self, items: Sequence[Any], lead: int, recorder: Watched, size: int | None = None) -> None:
         super().__init__(items)
+        if size is not None:
+            del self[size:]
         self._lead = lead
         self._recorder = recorder
 
@@ -235,7 +237,7 @@ class LoopView:
 
     def _has_next(self) -> bool:
         run = self._run
-        there = run.index + 1 < len(self._items)
+        there = run.index + 1 < list.__len__(self._items)
         run.look(run.lead + run.index + 1 if there else END)
         return there
 
@@ -248,18 +250,18 @@ class LoopView:
         run = self._run
         if run.index == 0:
             return Undefined("there is no previous item")
-        return self._items[run.index - 1]
+        return list.__getitem__(self._items, run.index - 1)
 
     @property
     def nextitem(self) -> Any:
         if not self._has_next():
             return Undefined("there is no next item")
-        return self._items[self._run.index + 1]
+        return list.__getitem__(self._items, self._run.index + 1)
 
     @property
     def length(self) -> int:
         self._run.look(END)
-        return len(self._items)
+        return list.__len__(self._items)
 
     def __len__(self) -> int:
         return self.length

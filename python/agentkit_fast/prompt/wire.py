@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import astuple
+
 from agentkit_fast._unicode import repair_text
 from agentkit_fast.messages import ContentPart, Message, ToolCall, ToolDef
 from agentkit_fast.prompt.owned import Owned
@@ -70,17 +72,24 @@ _OURS = frozenset({Message, ContentPart, ToolCall, ToolDef})
 def copied(value: Any) -> Any:
     """`value` as it is now, to be compared with what is given later by `same_beginning`.
 
-    In the place of an object that may say something else at any time stands one that nothing is the same as.
+    A dict becomes a tuple of `dict`, a key, its value and so on, a struct one of its type and its fields: little
+    memory to go through the next time. In the place of an object that may say something else at any time stands
+    one that nothing is the same as.
     """
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is dict:
-        return {key: copied(item) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        return kind(map(copied, value))
+        flat: list[Any] = [dict]
+        for key, item in value.items():
+            flat += (copied(key), copied(item))
+        return tuple(flat)
+    if kind is list:
+        return [copied(item) for item in value]
+    if kind is tuple:
+        return (tuple, *map(copied, value))
     if kind in _OURS:
-        return kind(**{name: copied(getattr(value, name)) for name in value.__struct_fields__})
+        return (kind, *map(copied, astuple(value)))
     return object()
 
 

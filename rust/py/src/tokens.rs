@@ -54,6 +54,38 @@ impl GgufVocab {
         py.detach(|| self.tokenizer.count(text, Mode::Plain))
     }
 
+    /// Places in characters.
+    fn count_beginnings(
+        &self,
+        py: Python<'_>,
+        text: TextArg<'_, '_>,
+        places: Vec<usize>,
+    ) -> PyResult<Vec<usize>> {
+        let text = text.as_str();
+        if !places.is_sorted() {
+            return Err(PyValueError::new_err("places come in ascending order"));
+        }
+        let mut offsets = text
+            .char_indices()
+            .map(|(offset, _)| offset)
+            .chain([text.len()]);
+        let (mut next, mut offset) = (0, 0);
+        let mut bytes = Vec::with_capacity(places.len());
+        for place in places {
+            while next <= place {
+                offset = offsets.next().ok_or_else(|| {
+                    PyValueError::new_err(format!(
+                        "place {place} is behind the text's end, {}",
+                        next - 1
+                    ))
+                })?;
+                next += 1;
+            }
+            bytes.push(offset);
+        }
+        Ok(py.detach(|| self.tokenizer.count_beginnings(text, &bytes)))
+    }
+
     /// Ids as little-endian 32-bit numbers of the machine, for numpy to look at.
     #[pyo3(signature = (text, *, parse_special=false, untrusted=false))]
     fn encode<'py>(

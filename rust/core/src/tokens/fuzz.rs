@@ -9,7 +9,7 @@ use super::gguf::Header;
 use super::gguf::tests::Writer;
 use super::tokenizer::{Mode, Tokenizer};
 
-fn bpe(big: bool) -> Vec<u8> {
+pub fn bpe(big: bool) -> Vec<u8> {
     let mut tokens: Vec<String> = (0x21_u8..0x7f)
         .map(|byte| char::from(byte).to_string())
         .collect();
@@ -32,7 +32,7 @@ fn bpe(big: bool) -> Vec<u8> {
         .finish()
 }
 
-fn spm(big: bool) -> Vec<u8> {
+pub fn spm(big: bool) -> Vec<u8> {
     let mut tokens: Vec<String> = vec!["<unk>".into(), "<s>".into(), "</s>".into()];
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["▁", "t", "h", "e", "th", "the", "▁the", "\n\n", "é"].map(str::to_owned));

@@ -630,7 +630,7 @@ fn jais2(segment: Segment<'_>, ends: &mut Vec<usize>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     fn pieces(name: &str, text: &str) -> Vec<String> {
@@ -691,7 +691,7 @@ mod tests {
         }
     }
 
-    const NAMES: &[&str] = &[
+    pub const NAMES: &[&str] = &[
         "default",
         "afmoe",
         "bloom",

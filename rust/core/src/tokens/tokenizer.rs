@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+mod beginnings;
+
 use super::gguf::Header;
 use super::merge::{Scratch, Symbol};
 use super::pretokenize::Pre;
