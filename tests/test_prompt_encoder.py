@@ -394,6 +394,41 @@ def test_cutting_keeps_every_owner(cut: Any, pieces: list[str]) -> None:
             assert all(i in owned for i, letter in enumerate(piece) if letter.isupper())
 
 
+TRANSFORMING = {
+    "trim": "m.content | trim",
+    "strip": "m.content.strip().rstrip('>').lstrip('<')",
+    "startswith": "(m.content[12:] if m.content.startswith('<|im_start|>') else m.content)",
+    "endswith": "('[' ~ m.content ~ ']' if m.content.endswith('<|im_end|>') else m.content)",
+    "split on a thought": "m.content.split('</think>')[-1].split('<think>')[0]",
+    "length": "(m.content[:20] if m.content | length > 20 else 'short: ' ~ m.content)",
+    "length of a part": "(m.content.split('<|im_end|>') | length ~ ' ' ~ m.content)",
+    "in": "('has one ' ~ m.content if '<|im_start|>' in m.content else m.content)",
+    "case": "m.content | upper ~ m.content | capitalize",
+    "replace": "m.content | replace('a', 'b')",
+    "slices": "m.content[1:] ~ m.content[:1] ~ m.content[::-1]",
+    "lines": "m.content.splitlines() | join('\n> ')",
+    "json": "m.content | tojson",
+    "indent": "m.content | indent(2)",
+    "set block": "said",
+}
+
+
+@pytest.mark.parametrize("expression", TRANSFORMING.values(), ids=TRANSFORMING.keys())
+def test_templates_that_transform_give_the_same_bytes(expression: str) -> None:
+    family = dataclasses.replace(
+        FAMILIES["chatml"],
+        template="{% for m in messages %}{% set said %}{{ m.content }}.{% endset %}<|im_start|>{{ m.role }}\n"
+        f"{{{{ {expression} }}}}<|im_end|>\n{{% endfor %}}",
+    )
+    encoder = encoder_of(family)
+    for text in (*BENIGN.values(), *payloads(family).values()):
+        messages = [{**m, "content": repair_text(m["content"])} for m in conversation(family, text)]
+        prompt = encoder.encode(messages)
+        assert prompt.text == plain_render(family, messages)
+        assert encoder.tokenizer.decode(prompt.ids) == prompt.text.encode()
+        assert control_count("chatml", prompt.ids) == 2 * len(messages)
+
+
 def test_a_replacement_of_their_text_is_theirs() -> None:
     text = concat([Owned.whole("[X]"), "[X]", Owned.whole("[")])
     assert text.replace("[X]", Owned.whole("T")).spans == ((0, 1), (2, 3))
