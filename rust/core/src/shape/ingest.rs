@@ -133,11 +133,12 @@ impl Transcript {
             }
         }
         if more > 0 && begun == 0 && self.taken > 0 {
-            // The rest will be much like the first piece, or a little longer: one allocation instead of a dozen, each
-            // copied. What is not written to is no memory yet.
+            // The rest will be much like the first piece: one allocation instead of a dozen, each copied. Twice of it, as
+            // the last of the dozen might be, too: what is not written to is no memory yet, and an allocator that was
+            // asked for much keeps more for the next time.
             let ratio = more.saturating_sub(self.taken) / self.taken + 1;
             let json = sink.out.json.len().saturating_mul(ratio);
-            sink.out.json.reserve(json.saturating_add(json / 4));
+            sink.out.json.reserve(json.saturating_mul(2));
             sink.out.marks.reserve(sink.out.marks.len() * ratio);
         }
         self.close_sink(sink);

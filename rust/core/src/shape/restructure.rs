@@ -439,13 +439,6 @@ impl Transcript {
         if let Some(newest) = self.last_user {
             levels[newest] = Level::Full;
         }
-        let line = if silent {
-            None
-        } else {
-            levels.iter().rposition(|level| *level == Level::Out)
-        };
-        let mut folded = vec![false; self.units.len()];
-        separate(&self.costs(), &mut levels, &mut folded, false, line);
         self.silent = silent;
         self.hidden = hidden;
         // A plan that leaves everything as it is, as that of a session within its budget does: the log stays.
@@ -453,10 +446,17 @@ impl Transcript {
             .units
             .iter()
             .zip(&levels)
-            .all(|(unit, level)| unit.level == *level);
-        if same && line.is_none() && self.line.is_none() {
+            .all(|(unit, level)| unit.level == *level && *level != Level::Out);
+        if same && self.line.is_none() {
             return;
         }
+        let line = if silent {
+            None
+        } else {
+            levels.iter().rposition(|level| *level == Level::Out)
+        };
+        let mut folded = vec![false; self.units.len()];
+        separate(&self.costs(), &mut levels, &mut folded, false, line);
         for (index, level) in levels.iter().enumerate() {
             if *level > Level::Full {
                 self.shorten_unit(counter, index);
