@@ -17,6 +17,7 @@ class ListStore:
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self.entries = list(entries)
         self.compacted: list[Compaction] = []
+        self._named = len(self.entries)  # an id is given once, also after a fold
 
     def claim_pending(self, session_id: str, at: int) -> int:
         return 0
@@ -25,7 +26,8 @@ class ListStore:
         if not entry.created_at:
             entry.created_at = max((e.created_at for e in self.entries), default=0) + 1
         if not entry.id:
-            entry.id = f"e{len(self.entries):05d}"
+            entry.id = f"e{self._named:05d}"
+            self._named += 1
         self.entries.append(entry)
         return entry
 

@@ -381,3 +381,22 @@ def test_reading_an_entry_again() -> None:
     assert read("e1", 1).partition("\n")[2].startswith("é")
     assert "nothing from byte 6000" in read("e1", 10**9)
     assert read("nope").startswith("ERROR")
+
+
+def test_an_id_that_two_entries_share_takes_neither_away() -> None:
+    """A store that gives one id twice takes both entries out where a fold names it."""
+    history = bays(20)
+    entries = [*history.entries, *bays(1).entries]
+    kept = Entry(id=entries[8].id, kind="user", content="the newest task", created_at=10**9)
+    store = ListStore([*entries[:80], kept])
+    before = list(store.entries)
+    window = Shaper(store, Answers("notes"), POLICY).build("s", "s")
+    assert store.entries == before
+    assert window.degraded
+    assert "the newest task" in window.messages[-1].content
+    with pytest.raises(CompactionFailed, match="different entries under the id"):
+        Shaper(store, Answers("notes"), POLICY).compact("s")
+    assert store.entries == before
+    # The same entry twice is one.
+    store = ListStore([*entries[:80], entries[8]])
+    assert Shaper(store, Answers("notes"), POLICY).build("s", "s").compactions

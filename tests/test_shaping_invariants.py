@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agentkit_fast.entries import Entry
@@ -246,6 +246,7 @@ COUNT = 400
 
 
 @pytest.mark.parametrize("memory", [True, False], ids=["memory-store", "four-methods"])
+@example(seed=3204769)
 @settings(max_examples=COUNT, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**40))
 def test_every_window(memory: bool, seed: int) -> None:

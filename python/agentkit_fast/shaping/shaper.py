@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -414,6 +414,12 @@ class Shaper:
         subsumes = [entry for entry in entries if entry.id in wanted]
         if len(subsumes) < len(wanted):
             raise CompactionFailed(_CHANGED)
+        shared = _shared_id(subsumes, ids) if len(subsumes) > len(wanted) else None
+        if shared is not None:
+            raise CompactionFailed(
+                f"the store holds different entries under the id {shared!r}, and a fold of one would take the others "
+                "with it: refused, nothing was changed; give each entry an id of its own"
+            )
         marker = Entry(id=new_id(), kind=EntryKind.compaction.value, content=summary, created_at=at)
         compaction = Compaction(marker=marker, subsumes=subsumes)
         try:
@@ -532,6 +538,15 @@ def _reply(chunks: list[Any]) -> Reply:
 
 def _describe(error: BaseException) -> str:
     return repair_text(f"{type(error).__name__}: {error}")
+
+
+def _shared_id(subsumes: list[Entry], ids: list[str]) -> str | None:
+    """An id under which there are more different entries than are folded."""
+    folded = Counter(ids)
+    held: dict[str, set[tuple[Any, ...]]] = {}
+    for entry in subsumes:
+        held.setdefault(entry.id, set()).add((entry.kind, entry.content, entry.created_at))
+    return next((id_ for id_, different in held.items() if len(different) > folded[id_]), None)
 
 
 def _info(compaction: Compaction, before: int, after: int) -> CompactionInfo:

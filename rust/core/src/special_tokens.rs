@@ -418,12 +418,15 @@ static DEFAULT: LazyLock<SpecialTokens> = LazyLock::new(|| {
 impl SpecialTokens {
     /// The set of these spellings; empty ones are left out.
     pub fn new<S: Into<String>>(tokens: impl IntoIterator<Item = S>) -> Self {
+        Self::of(tokens.into_iter().map(Into::into).collect())
+    }
+
+    /// By itself, and not part of each caller: compilers spend minutes on several copies of it in one unit.
+    #[inline(never)]
+    fn of(tokens: BTreeSet<String>) -> Self {
         let tokens: Vec<String> = tokens
             .into_iter()
-            .map(Into::into)
             .filter(|token| !token.is_empty())
-            .collect::<BTreeSet<String>>()
-            .into_iter()
             .collect();
         let longest = automaton(&tokens, MatchKind::LeftmostLongest);
         let starts = Starts::new(&tokens);
