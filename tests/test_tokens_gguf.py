@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,45 @@ def test_large_file_costs_its_header(write, tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(100 << 30)  # sparse: 100 GiB of nothing behind the header
     assert GgufHeader(path).byte_len == len(small_header())
+
+
+KEYS = struct.pack("<IQQ", 3, 0, 1)
+ABSURD = {
+    "keys": struct.pack("<IQQ", 3, 0, 1 << 60),
+    "tensors": struct.pack("<IQQ", 3, 1 << 60, 0),
+    "the length of a name": KEYS + struct.pack("<Q", 1 << 40),
+    "the length of a text": KEYS + text("k") + struct.pack("<IQ", 8, 1 << 40),
+    "numbers of an array": KEYS + text("k") + struct.pack("<IIQ", 9, 10, 1 << 60),
+    "texts of an array": KEYS + text("k") + struct.pack("<IIQ", 9, 8, 1 << 60),
+    "flags of an array": KEYS + text("k") + struct.pack("<IIQ", 9, 7, 1 << 60),
+    "dimensions": struct.pack("<IQQ", 3, 1, 0) + text("t") + struct.pack("<I", 1 << 31),
+}
+PEAK = """
+import resource, sys
+from agentkit_fast import AgentkitError
+from agentkit_fast._core import GgufHeader
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    GgufHeader(sys.argv[1])
+except (AgentkitError, OSError) as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux")
+@pytest.mark.parametrize("behind", [0, 64 << 20], ids=["nothing behind", "64 MiB behind"])
+@pytest.mark.parametrize("what", ABSURD)
+def test_an_absurd_number_takes_no_memory(what: str, behind: int, write) -> None:
+    path = write(b"GGUF" + ABSURD[what])
+    with path.open("r+b") as file:
+        file.seek(0, 2)
+        file.truncate(file.tell() + behind)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    peak, error = done.stdout.split(" ", 1)
+    assert error.strip(), "an error that says what is wrong"
+    assert int(peak) < 2 * behind + (8 << 20), "twice what was read"
 
 
 def test_flipped_bytes_never_crash(write) -> None:
