@@ -217,8 +217,8 @@ class RepetitionGuard:
     A cycle of `min_period` to `max_period` bytes is reported once at least `min_reps` copies of it, and
     at least `min_span` bytes, stand at the end of the stream; a shorter cycle, and one drawn only with
     white space and rule characters, past `short_span` bytes. Lines that differ only in numbers which
-    count on are a cycle too, after 8 copies and 1 KiB (64 copies and `short_span` bytes where they look
-    like code). The stream is looked at every `check_every` bytes, however it is cut into deltas.
+    count on are a cycle too, after 8 copies and 1 KiB (64 copies and three times `short_span` bytes where
+    they look like code). The stream is looked at every `check_every` bytes, however it is cut into deltas.
     `where` labels the findings. Options that make no sense raise `ValueError`.
     """
 
